@@ -1,0 +1,76 @@
+# Each target makes .venv when it is not there, adds to it what the target needs and it lacks, and reuses it after.
+#   make reproduce   the main job: pull request 46216's two commands -> table, result file, HTML report (no torch, no JupyterLab)
+#   make explain     what each setting of the two commands means
+#   make test | lint | bench | lab | clean
+# ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
+# PYTHON=python3.12 picks the interpreter of a .venv yet to be made; UV= (empty) uses pip even where uv is installed.
+
+SHELL := /bin/sh
+VENV  ?= .venv
+UV    ?= $(shell uv --version >/dev/null 2>&1 && echo uv)
+ARGS  ?=
+PY    := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help reproduce explain test lint bench lab clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+reproduce: $(VENV)/.with-report
+	$(PY) -m kvlab reproduce $(ARGS)
+
+explain: $(VENV)/.with-report
+	$(PY) -m kvlab explain $(if $(ARGS),$(ARGS),data/pr46216)
+
+test: $(VENV)/.with-dev
+	$(PY) -m pytest $(ARGS)
+
+lint: $(VENV)/.with-dev
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+bench: $(VENV)/.with-dev
+	$(PY) -m pytest -m bench -s -p no:cacheprovider bench $(ARGS)
+
+lab: $(VENV)/.with-lab
+	$(PY) -m jupyter lab notebooks $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+
+# The interpreter: PYTHON when given, else the first of these that is new enough.
+$(PY):
+	@for p in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
+	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$p"; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "kvlab needs Python 3.11 or newer; $(or $(PYTHON),python3) is: $$("$(or $(PYTHON),python3)" --version 2>&1)" >&2; \
+	  echo "Install one, or name it:  make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; \
+	fi; \
+	echo "making $(VENV) with $$("$$found" --version) ($$found)"; \
+	"$$found" -m venv --clear $(VENV) || { rm -rf $(VENV); \
+	  echo "Python's venv module is not complete (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+
+# uv does not compile unless asked, and does not read pip's folder of local wheels unless told where it is.
+define install
+@echo "adding kvlab[$(1)] to $(VENV) ($(2))"
+@if [ -n "$(UV)" ] && UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" \
+    $(UV) pip install --quiet --compile-bytecode --python $(PY) -e '.[$(1)]'; then :; else \
+  { $(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip >/dev/null; } && \
+  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'; \
+fi
+@touch $@
+endef
+
+# dev holds lab and lab holds report, so the larger one's stamp renews the smaller ones'. A changed pyproject.toml renews all.
+$(VENV)/.with-report: pyproject.toml | $(PY)
+	$(call install,report,seconds)
+
+$(VENV)/.with-lab: pyproject.toml | $(PY)
+	$(call install,lab,torch and JupyterLab: a minute or two)
+	@touch $(VENV)/.with-report
+
+$(VENV)/.with-dev: pyproject.toml | $(PY)
+	$(call install,dev,torch and JupyterLab too: a minute or two)
+	@touch $(VENV)/.with-lab $(VENV)/.with-report
