@@ -1,0 +1,385 @@
+"""The CPU tier's bookkeeping: slots, reference counts, events, and when to ask the policy for victims.
+
+Mirrors `vllm/v1/kv_offload/cpu/manager.py` of release 0.24, call for call: same slots, victims, refusals and events.
+Different: `prepare_load` and `complete_load` change nothing when they raise (vLLM leaves the earlier keys pinned), a
+key offered twice in one `prepare_store` takes one slot (vLLM: two), `take_events` gives a list at once. Added:
+`guard`, `block_status`, counted work, and views of the state.
+
+Notes:
+* `lookup` neither pins nor makes recent: a hit can be evicted before `prepare_load`, which then raises, as in vLLM.
+* A store is all or nothing, even into an empty cache: too many keys at once is a refusal, not a partial store.
+* The usage gauge is the *pinned* share. A full cache that nobody reads or writes shows 0.0.
+* The idle count that the guard needs is kept up without the guard too, so the two differ by one comparison only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from kvlab.base import (
+    CPULoadStoreSpec,
+    LookupResult,
+    ManagerStats,
+    OffloadingEvent,
+    OffloadingManager,
+    OffloadingStateError,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+)
+from kvlab.block_status import BlockStatus, describe_state, get_block_status
+from kvlab.checks import checked_int
+from kvlab.policies.base import CachePolicy
+from kvlab.policies.registry import build_policy
+
+_MISS, _HIT, _HIT_PENDING = LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING
+_TIMED_CALLS = ("lookup", "prepare_load", "complete_load", "prepare_store", "complete_store", "touch")
+
+
+class BlockState(NamedTuple):
+    """One resident block, for tables: `state` says `ref_cnt` in words."""
+
+    block_id: int
+    key: OffloadKey
+    ref_cnt: int
+    state: str
+
+
+class CPUOffloadingManager(OffloadingManager):
+    """Offloaded blocks in `num_blocks` CPU slots, with a replaceable `CachePolicy`.
+
+    * `cache_policy`: a registered name or a `CachePolicy` subclass; `policy_options` are its keyword arguments;
+      `cache_policy_module_path` is the module to look in for a name that is not registered.
+    * `block_status`: `ctypes`, `plain`, `slots`, `dataclass`, or a class made from a slot number.
+    * `guard`: refuse by the idle count before asking the policy (PR #45757). False: the policy finds out by itself.
+    * `store_threshold`: from 2 on, store only keys looked up that often; `max_tracker_size` keys are remembered.
+    * `count`: keep `stats` (under 5 % of the calls' time). `time_calls`: also `stats.seconds` per kind of call, which
+      can double the time of a `lookup`; the seconds of `evict` are part of those of `prepare_store`.
+
+    ValueError for arguments that make no sense.
+    """
+
+    medium = "CPU"
+
+    def __init__(
+        self,
+        num_blocks: int,
+        cache_policy: str | type[CachePolicy] = "evictable_list_lru",
+        *,
+        block_status: str | Callable[[int], BlockStatus] = "slots",
+        guard: bool = True,
+        enable_events: bool = False,
+        store_threshold: int = 0,
+        max_tracker_size: int = 64_000,
+        cache_policy_module_path: str | None = None,
+        policy_options: Mapping[str, Any] | None = None,
+        count: bool = True,
+        time_calls: bool = False,
+    ) -> None:
+        self._num_blocks = checked_int("num_blocks", num_blocks, at_least=0)
+        self.store_threshold = checked_int("store_threshold", store_threshold, at_least=0)
+        self.max_tracker_size = checked_int("max_tracker_size", max_tracker_size, at_least=1)
+        self._block_status = get_block_status(block_status)
+        self._policy = build_policy(cache_policy, num_blocks, cache_policy_module_path, policy_options)
+        self._guard = guard
+        self._count = count
+        self.stats = ManagerStats()
+        self.events: list[OffloadingEvent] | None = [] if enable_events else None
+        #: Lookups per key, coldest first; None below a threshold of 2.
+        self.counts: OrderedDict[OffloadKey, int] | None = OrderedDict() if store_threshold >= 2 else None
+        self.stores_skipped_in_current_batch = 0
+
+        self._num_allocated_blocks = 0  # slots ever handed out: fresh ones start here
+        self._free_list: list[int] = []  # a stack
+        self._num_evictable_cache_blocks = 0
+        self._num_pending_blocks = 0
+
+        self._get = self._policy.get
+        self._evict = self._policy.evict
+        if not count and type(self).lookup is CPUOffloadingManager.lookup:
+            self.lookup = self._lookup_uncounted  # type: ignore[method-assign]
+        if time_calls:
+            for name in _TIMED_CALLS:
+                setattr(self, name, partial(self._timed, name, getattr(self, name)))
+            self._evict = partial(self._timed, "evict", self._evict)
+
+    # --- OffloadingManager ---
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        """HIT: readable. HIT_PENDING: its slot is reserved, the data is on its way. MISS: not resident."""
+        if self.counts is not None:
+            self._track(key)
+        block = self._get(key)
+        if block is None:
+            self.stats.misses += 1
+            return _MISS
+        if block.ref_cnt < 0:
+            self.stats.hits_pending += 1
+            return _HIT_PENDING
+        self.stats.hits += 1
+        return _HIT
+
+    def _lookup_uncounted(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        if self.counts is not None:
+            self._track(key)
+        block = self._get(key)
+        if block is None:
+            return _MISS
+        return _HIT_PENDING if block.ref_cnt < 0 else _HIT
+
+    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
+        """Pin each key once per mention; slots in the order of `keys`.
+
+        Raises OffloadingStateError, with nothing pinned, if a key is missing or being written.
+        """
+        found: list[tuple[OffloadKey, BlockStatus]] = []
+        for key in keys:
+            block = self._get(key)
+            if block is None or block.ref_cnt < 0:
+                raise OffloadingStateError(f"prepare_load: {_describe(key, block)}; only ready blocks can be read")
+            found.append((key, block))
+        for key, block in found:
+            if block.ref_cnt == 0:
+                self._policy.mark_non_evictable(key)
+                self._num_evictable_cache_blocks -= 1
+            block.ref_cnt += 1
+        if self._count:
+            self.stats.loads += len(found)
+        return CPULoadStoreSpec([block.block_id for _, block in found])
+
+    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        """Unpin each key once per mention; blocks become idle in the order of `keys`.
+
+        Raises OffloadingStateError, with nothing unpinned, if a key is missing or has fewer readers than mentions.
+        """
+        released: list[BlockStatus] = []
+        now_idle: list[OffloadKey] = []
+        for key in keys:
+            block = self._get(key)
+            if block is None or block.ref_cnt <= 0:
+                state = _describe(key, block)
+                for other in released:
+                    other.ref_cnt += 1
+                raise OffloadingStateError(f"complete_load: {state}, so no prepare_load of it is left to complete")
+            block.ref_cnt -= 1
+            released.append(block)
+            if block.ref_cnt == 0:
+                now_idle.append(key)
+        for key in now_idle:
+            self._num_evictable_cache_blocks += 1
+            self._policy.mark_evictable(key)
+        if self._count:
+            self.stats.loads_completed += len(released)
+
+    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
+        self._policy.touch(keys, req_context)
+        if self._count:
+            self.stats.touches += len(keys)
+
+    def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:
+        """Reserve a slot for each key that is not resident (nor below the threshold), in the order offered.
+
+        Free slots first, then exactly as many victims as are missing; nothing offered is ever a victim. With nothing
+        to store, an empty output. None, with nothing changed, if there are too few idle unprotected blocks.
+        """
+        offered = list(keys) if self.counts is None else self._drop_rarely_seen(keys)
+        new_keys = [key for key in offered if self._get(key) is None]
+        if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
+            new_keys = list(dict.fromkeys(new_keys))
+        if self._count:
+            self.stats.store_calls += 1
+        evicted_keys: list[OffloadKey] = []
+        num_to_evict = len(new_keys) - self.num_free_blocks
+        if num_to_evict > 0:
+            victims = self._evict_for(num_to_evict, offered)
+            if victims is None:
+                if self._count:
+                    self.stats.stores_refused += len(new_keys)
+                return None
+            evicted_keys = [key for key, _ in victims]
+        block_ids = self._allocate(len(new_keys))
+        for key, block_id in zip(new_keys, block_ids, strict=True):
+            self._policy.insert(key, self._block_status(block_id), req_context)
+        self._num_pending_blocks += len(new_keys)
+        if self._count:
+            self.stats.stores += len(new_keys)
+        return PrepareStoreOutput(new_keys, CPULoadStoreSpec(block_ids), evicted_keys)
+
+    def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
+        """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
+        stored: list[OffloadKey] = []
+        for key in keys:
+            block = self._get(key)
+            if block is None or block.ref_cnt >= 0:
+                continue
+            self._num_pending_blocks -= 1
+            if success:
+                block.ref_cnt = 0
+                self._num_evictable_cache_blocks += 1
+                self._policy.mark_evictable(key)
+                stored.append(key)
+            else:
+                self._policy.remove(key)
+                self._free_list.append(block.block_id)
+        if self._count:
+            self.stats.stores_completed += len(stored)
+        if stored and self.events is not None:
+            self.events.append(OffloadingEvent(stored, self.medium, removed=False))
+
+    def take_events(self) -> list[OffloadingEvent]:
+        """Events since the last call, in order of occurrence. Always empty without `enable_events`."""
+        events = self.events
+        if not events:
+            return []
+        self.events = []
+        return events
+
+    def reset_cache(self) -> None:
+        """Drop every block, pinned or not; slots start from 0 again. The lookup counts and untaken events stay.
+
+        The caller must see to it that no completion of an earlier job arrives afterwards.
+        """
+        self._policy.clear()
+        self._free_list.clear()
+        self._num_allocated_blocks = self._num_evictable_cache_blocks = self._num_pending_blocks = 0
+
+    # --- slots, victims, threshold ---
+
+    def _allocate(self, n: int) -> list[int]:
+        """n slots: never-used ones in ascending order, then the last freed first. The caller made sure they exist."""
+        first = self._num_allocated_blocks
+        fresh = min(n, self._num_blocks - first)
+        self._num_allocated_blocks += fresh
+        return [*range(first, first + fresh), *(self._free_list.pop() for _ in range(n - fresh))]
+
+    def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        if self._guard and n > self._num_evictable_cache_blocks:
+            return None
+        inspected_before = self._policy.blocks_inspected
+        victims = self._evict(n, set(offered))
+        if self._count:
+            inspected = self._policy.blocks_inspected - inspected_before
+            histogram = self.stats.inspected_per_evict
+            histogram[inspected] = histogram.get(inspected, 0) + 1
+            self.stats.blocks_inspected += inspected
+            self.stats.evict_calls += 1
+            self.stats.evictions += 0 if victims is None else n
+        if victims is None:
+            return None
+        if len(victims) != n:
+            raise OffloadingStateError(f"{self._policy_name}.evict({n}, ...) gave {len(victims)} victims, not {n}")
+        self._num_evictable_cache_blocks -= n
+        self._free_list.extend(block.block_id for _, block in victims)
+        if self.events is not None:
+            self.events.append(OffloadingEvent([key for key, _ in victims], self.medium, removed=True))
+        return victims
+
+    def _track(self, key: OffloadKey) -> None:
+        counts = self.counts
+        assert counts is not None
+        if key in counts:
+            counts[key] += 1
+            counts.move_to_end(key)
+            return
+        if len(counts) >= self.max_tracker_size:
+            counts.popitem(last=False)
+        counts[key] = 1
+
+    def _drop_rarely_seen(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
+        """Resident keys go too, so they are not protected in this call: vLLM's rule up to 0.30."""
+        counts = self.counts
+        assert counts is not None
+        kept = [key for key in keys if counts.get(key, 0) >= self.store_threshold]
+        self.stores_skipped_in_current_batch += len(keys) - len(kept)
+        if self._count:
+            self.stats.stores_skipped += len(keys) - len(kept)
+        return kept
+
+    def get_stats(self) -> dict[str, float]:
+        """vLLM's two metrics by name. Reading them sets the skipped stores back to 0, as in vLLM."""
+        metrics: dict[str, float] = {"vllm:kv_offload_cpu_cache_usage_perc": self.usage}
+        if self.counts is not None:
+            metrics["vllm:kv_offload_stores_skipped"] = self.stores_skipped_in_current_batch
+            self.stores_skipped_in_current_batch = 0
+        return metrics
+
+    # --- what is where, in blocks; all of it O(1) except `states` ---
+
+    @property
+    def cache_policy(self) -> CachePolicy:
+        return self._policy
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Slots that hold no block."""
+        return self._num_blocks - self._num_allocated_blocks + len(self._free_list)
+
+    @property
+    def num_evictable(self) -> int:
+        """Idle blocks: `ref_cnt` 0."""
+        return self._num_evictable_cache_blocks
+
+    @property
+    def num_pending(self) -> int:
+        """Blocks being written: `ref_cnt` -1."""
+        return self._num_pending_blocks
+
+    @property
+    def num_pinned(self) -> int:
+        """Blocks with at least one reader: `ref_cnt` > 0."""
+        used = self._num_allocated_blocks - len(self._free_list)
+        return used - self._num_evictable_cache_blocks - self._num_pending_blocks
+
+    @property
+    def usage(self) -> float:
+        """vLLM's gauge: share of the slots being written or read, 0.0 to 1.0; 0.0 without slots."""
+        return (self.num_pinned + self.num_pending) / self._num_blocks if self._num_blocks else 0.0
+
+    def states(self) -> list[BlockState]:
+        """Every resident block, by slot."""
+        blocks = self._policy.resident_blocks()
+        rows = [BlockState(b.block_id, key, b.ref_cnt, describe_state(b.ref_cnt)) for key, b in blocks]
+        return sorted(rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._summary())})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._summary())
+        return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
+
+    def _summary(self) -> list[tuple[str, object]]:
+        return [
+            ("policy", self._policy_name),
+            ("guard", self._guard),
+            ("blocks", self.num_blocks),
+            ("free", self.num_free_blocks),
+            ("being written", self.num_pending),
+            ("idle", self.num_evictable),
+            ("pinned", self.num_pinned),
+        ]
+
+    @property
+    def _policy_name(self) -> str:
+        return type(self._policy).__name__
+
+    def _timed(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        start = perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            seconds = self.stats.seconds
+            seconds[name] = seconds.get(name, 0.0) + perf_counter() - start
+
+
+def _describe(key: OffloadKey, block: BlockStatus | None) -> str:
+    state = "not resident" if block is None else f"{describe_state(block.ref_cnt)} ({block!r})"
+    return f"block {key!r} is {state}"

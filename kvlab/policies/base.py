@@ -1,0 +1,79 @@
+"""What a cache policy must do: know which blocks are resident, and choose which go.
+
+Mirrors `vllm/v1/kv_offload/cpu/policies/base.py` of release 0.24, with the request context of 0.26 (`touch`) and 0.33
+(`insert`) as an optional last argument. Left out: the hooks of 0.31+ that commit recency once per request. Added for
+study: `blocks_inspected`, `__len__`, `resident_blocks`, `keys_cold_to_hot`.
+
+Notes:
+* The policy owns membership and order; the manager owns reference counts, slots and events. Neither reaches over.
+* `evict` is all or nothing: exactly n victims, or None and not the slightest change.
+* The two `mark_...` hooks fire on *transitions* of the count to and from 0 only: not on a second pin, not from
+  `evict`, `remove` or `clear`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator
+
+from kvlab.base import OffloadKey, ReqContext
+from kvlab.block_status import BlockStatus
+
+
+class CachePolicy(ABC):
+    """Base of every policy. `cache_capacity` is in blocks. Subclasses may take keyword options after it."""
+
+    #: Blocks that `evict` has ever looked at, victims included, refused calls included. `evict` must add to it.
+    blocks_inspected: int = 0
+
+    def __init__(self, cache_capacity: int) -> None:
+        self.cache_capacity = cache_capacity
+
+    @abstractmethod
+    def get(self, key: OffloadKey) -> BlockStatus | None:
+        """The record of a resident block, or None. Does not make it recent."""
+
+    @abstractmethod
+    def insert(self, key: OffloadKey, block: BlockStatus, req_context: ReqContext | None = None) -> None:
+        """Add a block that is not resident. The manager passes it with `ref_cnt` -1, a count of 0 must work too."""
+
+    @abstractmethod
+    def remove(self, key: OffloadKey) -> None:
+        """Drop a block whose store failed."""
+
+    @abstractmethod
+    def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext | None = None) -> None:
+        """Mark as recently used, walking `keys` backwards so that the first ends up hottest. Ignores unknown keys."""
+
+    @abstractmethod
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        """Remove exactly `n` blocks with `ref_cnt` 0 that are not in `protected` (a set), in eviction order.
+
+        None if there are fewer, with nothing changed. `n == 0` gives [] and touches nothing.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget every block, whatever its count."""
+
+    # Not abstract on purpose: a policy that looks at `ref_cnt` itself needs neither hook.
+
+    def mark_evictable(self, key: OffloadKey) -> None:  # noqa: B027
+        """The block's count has just become 0."""
+
+    def mark_non_evictable(self, key: OffloadKey) -> None:  # noqa: B027
+        """The block's count is about to leave 0."""
+
+    # For study. A policy works without them; tables of blocks need the first, pictures of the order the second.
+
+    def resident_blocks(self) -> Iterable[tuple[OffloadKey, BlockStatus]]:
+        """All resident blocks with their records, in no promised order."""
+        raise NotImplementedError(f"{type(self).__name__} does not list its blocks: write resident_blocks()")
+
+    def keys_cold_to_hot(self) -> Iterator[OffloadKey]:
+        """The keys `evict` walks over, in its order, coldest first."""
+        raise NotImplementedError(f"{type(self).__name__} does not show its order: write keys_cold_to_hot()")
+
+    def __len__(self) -> int:
+        """Number of resident blocks, whatever their count."""
+        return sum(1 for _ in self.resident_blocks())
