@@ -45,7 +45,7 @@ $(PY):
 	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found="$$p"; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
-	  echo "kvlab needs Python 3.11 or newer; $(or $(PYTHON),python3) is: $$("$(or $(PYTHON),python3)" --version 2>&1)" >&2; \
+	  echo "kvlab needs Python 3.11 or newer; $(or $(PYTHON),python3) is: $$("$(or $(PYTHON),python3)" --version 2>&1 | head -1)" >&2; \
 	  echo "Install one, or name it:  make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; \
 	fi; \
 	echo "making $(VENV) with $$("$$found" --version) ($$found)"; \

@@ -1,0 +1,29 @@
+"""A Result as a notebook shows it: its table, its ratios, and a banner when it is partial."""
+
+from __future__ import annotations
+
+from html import escape
+
+from kvlab.results.compare import main_pair, published_ratios, ratio
+from kvlab.results.model import Result
+from kvlab.results.table import guidellm_table
+
+
+def ratio_lines(result: Result) -> list[str]:
+    """Ours (total tokens, completed requests), then the published ones, each with its derivation."""
+    lines = []
+    pair = main_pair(result)
+    if pair:
+        slow, fast = pair
+        lines += [ratio(fast, slow).text, ratio(fast, slow, "requests_per_s").text]
+    if result.published:
+        lines += [r.text for r in published_ratios(result.published)]
+    return lines
+
+
+def result_html(result: Result) -> str:
+    banner = "<p><strong>Partial result: the run was stopped before its end.</strong></p>" if result.partial else ""
+    ratios = "".join(f"<li>{escape(line)}</li>" for line in ratio_lines(result))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
+    lists = "".join(f"<ul>{items}</ul>" for items in (ratios, notes) if items)
+    return f"<div>{banner}{guidellm_table(result)._repr_html_()}{lists}</div>"
