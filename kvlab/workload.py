@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kvlab.base import OffloadKey, make_offload_key
+from kvlab.checks import checked_int
 
 HASH_BLOCK_TOKENS = 16
 NONE_HASH = hashlib.sha256(b"kvlab: the parent of a first block").digest()
@@ -54,9 +55,7 @@ class WorkloadSpec:
 
     def __post_init__(self) -> None:
         for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"workload {name}={value!r}: allowed is a whole number >= {least}")
+            checked_int(f"workload {name}", getattr(self, name), least)
         seconds = self.max_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
             raise ValueError(f"workload max_seconds={seconds!r}: allowed is a finite number of seconds > 0")
@@ -120,10 +119,8 @@ class Workload:
     share the same bytes objects, which at paper scale (200 x 625 blocks x 6 groups) is what keeps memory small."""
 
     def __init__(self, spec: WorkloadSpec, block_tokens: int = HASH_BLOCK_TOKENS) -> None:
-        if block_tokens < 1:
-            raise ValueError(f"workload block_tokens={block_tokens!r}: allowed is a whole number >= 1")
         self.spec = spec
-        self.block_tokens = block_tokens
+        self.block_tokens = checked_int("workload block_tokens", block_tokens, 1)
         self._prefixes: dict[int, tuple[bytes, tuple[bytes, ...]]] = {}
         self._prefix_keys: dict[tuple[int, int], tuple[tuple[OffloadKey, ...], ...]] = {}
 
@@ -172,10 +169,8 @@ class Conversation:
     """Conversation `index`: its hash chain grows turn by turn, each block is hashed once."""
 
     def __init__(self, workload: Workload, index: int) -> None:
-        if index < 0:
-            raise ValueError(f"conversation index={index!r}: allowed is a whole number >= 0")
         self.workload = workload
-        self.index = index
+        self.index = checked_int("conversation index", index, 0)
         self.prefix_index = workload.prefix_index(index)
         prefix, self._prefix_hashes = workload.prefix(self.prefix_index)
         self._hashes: list[bytes] = []
@@ -270,11 +265,11 @@ class Request:
 
 
 class RequestSource:
-    """Fixed concurrency: `rate` streams, one request in flight in each; `samples` conversations in all (None: no end)."""
+    """Fixed concurrency: `rate` streams, one request in flight in each; `samples` conversations (None: no end)."""
 
     def __init__(self, workload: Workload, samples: int | None = None) -> None:
-        if samples is not None and samples < 1:
-            raise ValueError(f"workload samples={samples!r}: allowed is a whole number >= 1, or None for no end")
+        if samples is not None:
+            checked_int("workload samples", samples, 1)
         self.workload = workload
         self.samples = samples
         self._next_conversation = 0
