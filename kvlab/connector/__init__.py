@@ -1,0 +1,33 @@
+"""The offloading connector, scheduler side: lookup walk, store jobs, completions counted over the workers."""
+
+from kvlab.connector.jobs import (
+    NULL_BLOCK_ID,
+    SECONDS_KINDS,
+    ConnectorStats,
+    OffloadingConnectorMetadata,
+    OffloadingWorkerMetadata,
+    SchedulerOutput,
+    TransferJob,
+    TransferJobStatus,
+)
+from kvlab.connector.lookup import maximal_prefix_lookup, sliding_window_lookup
+from kvlab.connector.scheduler import COMPLETION_ORDERS, CompletionOrder, OffloadingConnector
+from kvlab.connector.state import ConnectorRequest, KVGroup
+
+__all__ = [
+    "COMPLETION_ORDERS",
+    "NULL_BLOCK_ID",
+    "SECONDS_KINDS",
+    "CompletionOrder",
+    "ConnectorRequest",
+    "ConnectorStats",
+    "KVGroup",
+    "OffloadingConnector",
+    "OffloadingConnectorMetadata",
+    "OffloadingWorkerMetadata",
+    "SchedulerOutput",
+    "TransferJob",
+    "TransferJobStatus",
+    "maximal_prefix_lookup",
+    "sliding_window_lookup",
+]

@@ -1,0 +1,68 @@
+"""Per-group geometry and per-request state of the connector (`scheduler.py` of vLLM 0.24)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvlab.base import OffloadKey, ReqContext, RequestOffloadingContext
+
+
+class ConnectorRequest(Protocol):
+    """What the connector reads of a request. `block_hashes` covers the full blocks of its first `num_tokens` tokens."""
+
+    request_id: str
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_hashes: Sequence[bytes]
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def is_finished(self) -> bool: ...
+
+
+class KVGroup(Protocol):
+    """Geometry of one KV-cache group; `sliding_window_tokens` is None for full attention."""
+
+    @property
+    def block_size_tokens(self) -> int: ...
+
+    @property
+    def sliding_window_tokens(self) -> int | None: ...
+
+
+class GroupOffloadConfig:
+    __slots__ = ("block_size_tokens", "group_idx", "sliding_window_size_in_blocks")
+
+    def __init__(self, group_idx: int, group: KVGroup) -> None:
+        self.group_idx = group_idx
+        self.block_size_tokens = group.block_size_tokens
+        window = group.sliding_window_tokens
+        self.sliding_window_size_in_blocks = None if window is None else -(-window // group.block_size_tokens)
+
+
+class RequestGroupState:
+    __slots__ = ("block_ids", "next_stored_block_idx", "num_hit_blocks", "offload_keys")
+
+    def __init__(self) -> None:
+        self.offload_keys: list[OffloadKey] = []
+        self.block_ids: list[int] = []
+        self.next_stored_block_idx = 0
+        self.num_hit_blocks = 0
+
+
+class RequestOffloadState:
+    __slots__ = ("group_states", "num_locally_computed_tokens", "offloading_context", "req", "req_context",
+                 "transfer_jobs")  # fmt: skip
+
+    def __init__(
+        self, req: ConnectorRequest, ctx: ReqContext, offloading: RequestOffloadingContext, num_groups: int
+    ) -> None:
+        self.req = req
+        self.req_context = ctx
+        self.offloading_context = offloading
+        self.group_states = tuple(RequestGroupState() for _ in range(num_groups))
+        self.num_locally_computed_tokens = 0
+        self.transfer_jobs: set[int] = set()

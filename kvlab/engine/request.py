@@ -1,0 +1,80 @@
+"""A request in the engine: what `vllm/v1/request.py` (0.24) keeps, as far as scheduling and offloading read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from kvlab.base import OffloadKey
+from kvlab.workload import Request
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"
+    WAITING_FOR_REMOTE_KVS = "waiting_for_remote_kvs"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
+    ABORTED = "aborted"
+
+
+class EngineRequest:
+    """Times in (virtual) seconds, None until they happen; lengths in tokens."""
+
+    __slots__ = (
+        "_num_hashed_outputs",
+        "arrival_s",
+        "block_hashes",
+        "finished_s",
+        "first_token_s",
+        "max_tokens",
+        "num_computed_tokens",
+        "num_external_tokens",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "request",
+        "request_id",
+        "skip_external",
+        "status",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, arrival_s: float) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.num_prompt_tokens = request.num_prompt_tokens
+        self.max_tokens = request.max_tokens
+        self.block_hashes: tuple[bytes, ...] = request.block_hashes
+        self._num_hashed_outputs = 0
+        self.num_computed_tokens = 0
+        self.num_output_tokens = 0
+        self.num_external_tokens = 0
+        self.num_preemptions = 0
+        self.skip_external = False
+        self.status = RequestStatus.WAITING
+        self.arrival_s = arrival_s
+        self.first_token_s: float | None = None
+        self.finished_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is RequestStatus.FINISHED or self.status is RequestStatus.ABORTED
+
+    def update_block_hashes(self) -> None:
+        """Include the blocks that answers have filled since; blocks of the prompt are there from the start."""
+        self._num_hashed_outputs = self.num_output_tokens
+        self.block_hashes = self.request.block_hashes + self.request.output_block_hashes(self.num_output_tokens)
+
+    def offload_keys(self, num_groups: int) -> Sequence[Sequence[OffloadKey]]:
+        """Per group the keys of `block_hashes`, the same objects for every request with this prefix."""
+        return self.request.offload_keys(num_groups, self._num_hashed_outputs)
+
+    def __repr__(self) -> str:
+        return (
+            f"EngineRequest({self.request_id}, {self.status.value}, computed {self.num_computed_tokens} of "
+            f"{self.num_tokens} tokens)"
+        )
