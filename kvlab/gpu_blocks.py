@@ -101,7 +101,7 @@ class GPUBlocks:
         free = [*self._unhashed, *self._hashed]
         assert len(set(free)) == len(free), f"a block is twice in the free queue: {sorted(free)}"
         assert not set(free) & owned.keys(), f"blocks both free and owned: {sorted(set(free) & owned.keys())}"
-        assert NULL_BLOCK not in owned and NULL_BLOCK not in free, "the null block was handed out or freed"
+        assert not {NULL_BLOCK} & {*owned, *free, *self._hash_of}, "the null block was handed out, freed or cached"
         for block_id, refs in enumerate(self._ref_cnt):
             assert refs == owned.get(block_id, 0), f"block {block_id}: ref_cnt {refs}, owned {owned.get(block_id, 0)}"
         assert self.caching or max(owned.values(), default=1) == 1, "a block is owned twice without prefix caching"

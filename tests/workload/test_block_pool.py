@@ -115,6 +115,9 @@ def test_reserved_blocks_stay_free() -> None:
     assert pool.allocate_slots("load", 24, 24, 24, reserved_blocks=3) is not None
     # 30 tokens are 8 blocks, 6 are held: two more to come, to be kept free for it.
     assert pool.num_blocks_to_allocate("load", 30) == 2
+    # 3 are free, so that a step of the same request which needs 2 cannot leave 2.
+    assert pool.allocate_slots("load", 30, 24, reserved_blocks=2) is None
+    assert pool.allocate_slots("load", 30, 24, reserved_blocks=1) is not None
 
 
 def test_admission_gate_asks_for_the_whole_sequence() -> None:
@@ -199,6 +202,58 @@ class TestPrefixCaching:
         assert pool.num_free == 1
         assert pool.get_computed_blocks(hashes, 17).num_tokens == 16
         assert pool.get_computed_blocks(hashes, 16).num_tokens == 4
+
+    def test_a_hit_needs_the_window_less_the_token_being_computed(self) -> None:
+        # A window of 5: after a hit of 8 tokens, the token at position 8 sees 4 to 8, block 1 alone.
+        pool = BlockPool(5, [window(5)], enable_prefix_caching=True)
+        hashes = to_hashes([1, 2])
+        pool.allocate_slots("a", 8)  # 1 2
+        pool.cache_blocks("a", hashes, 8)
+        pool.remove_skipped_blocks("a", 8)  # 1 is free
+        pool.allocate_slots("b", 12)  # 3, 4 and then 1
+        assert [list(ids) for ids in pool.get_computed_blocks(hashes, 9).block_ids] == [[NULL_BLOCK, 2]]
+
+    @pytest.mark.parametrize(
+        ("known", "num_blocks"),
+        [
+            ([[1, 2, 3, 4, 5], [1, 2, 3, 4]], 4),  # group 1 is the shorter one, 4 suits group 0
+            ([[1, 4, 5], [1, 2, 3, 4]], 1),  # group 0 accepts 5; cut to 4 by group 1 it has no window before block 1
+            ([[1, 2, 4, 5], [1, 2, 3, 4]], 2),
+            ([[1, 2, 3], [4, 5]], 0),
+        ],
+    )
+    def test_two_window_groups_agree_on_a_length(self, known: list[list[int]], num_blocks: int) -> None:
+        # Group 0 needs the last two blocks of a hit, group 1 the last one.
+        pool = BlockPool(20, [window(9), window(5)], enable_prefix_caching=True)
+        hashes = to_hashes([1, 2, 3, 4, 5])
+        pool.allocate_slots("a", 20)
+        for group, numbers in enumerate(known):
+            for number in numbers:
+                pool._blocks.cache_block(pool.block_ids("a")[group][number - 1], group, hashes[number - 1])
+        assert pool.get_computed_blocks(hashes, 21).num_tokens == num_blocks * 4
+
+    def test_blocks_cached_late_leave_placeholders_out(self) -> None:
+        pool = BlockPool(9, [full(), window(6)], enable_prefix_caching=True)
+        hashes = to_hashes([1, 2, 3])
+        pool.allocate_slots("load", 12, 12, 12)
+        # Caching waits for the load to end; block 0 of the window group was a placeholder all the time.
+        pool.cache_blocks("load", hashes, 12)
+        assert [list(ids) for ids in pool.get_computed_blocks(hashes, 13).block_ids] == [[1, 2, 3], [NULL_BLOCK, 4, 5]]
+        pool.check_invariants()
+        # Blocks given back before anything was cached are not found either.
+        pool.free("load")
+        pool.reset()
+        pool.allocate_slots("a", 12)
+        pool.remove_skipped_blocks("a", 12)
+        pool.cache_blocks("a", hashes, 12)
+        assert pool.get_computed_blocks(hashes, 9).num_tokens == 0
+        pool.check_invariants()
+
+    def test_blocks_without_a_hash_go_back_as_without_caching(self) -> None:
+        pool = BlockPool(6, [full()], enable_prefix_caching=True)
+        pool.allocate_slots("a", 12)
+        pool.free("a")
+        assert as_lists(pool.allocate_slots("b", 16)) == [[3, 2, 1, 4]]
 
     def test_reset_needs_an_idle_pool(self) -> None:
         pool = BlockPool(5, [full()], enable_prefix_caching=True)
