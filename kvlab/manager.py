@@ -85,8 +85,10 @@ class CPUOffloadingManager(OffloadingManager):
         self.max_tracker_size = checked_int("max_tracker_size", max_tracker_size, at_least=1)
         self._block_status = get_block_status(block_status)
         self._policy = build_policy(cache_policy, num_blocks, cache_policy_module_path, policy_options)
+        self._policy.count_inspected = count
         self._guard = guard
         self._count = count
+        self._time_calls = time_calls
         self.stats = ManagerStats()
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
         #: Lookups per key, coldest first; None below a threshold of 2.
@@ -98,14 +100,11 @@ class CPUOffloadingManager(OffloadingManager):
         self._num_evictable_cache_blocks = 0
         self._num_pending_blocks = 0
 
-        self._get = self._policy.get
-        self._evict = self._policy.evict
         if not count and type(self).lookup is CPUOffloadingManager.lookup:
             self.lookup = self._lookup_uncounted  # type: ignore[method-assign]
         if time_calls:
             for name in _TIMED_CALLS:
                 setattr(self, name, partial(self._timed, name, getattr(self, name)))
-            self._evict = partial(self._timed, "evict", self._evict)
 
     # --- OffloadingManager ---
 
@@ -113,7 +112,7 @@ class CPUOffloadingManager(OffloadingManager):
         """HIT: readable. HIT_PENDING: its slot is reserved, the data is on its way. MISS: not resident."""
         if self.counts is not None:
             self._track(key)
-        block = self._get(key)
+        block = self._policy.get(key)
         if block is None:
             self.stats.misses += 1
             return _MISS
@@ -126,7 +125,7 @@ class CPUOffloadingManager(OffloadingManager):
     def _lookup_uncounted(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if self.counts is not None:
             self._track(key)
-        block = self._get(key)
+        block = self._policy.get(key)
         if block is None:
             return _MISS
         return _HIT_PENDING if block.ref_cnt < 0 else _HIT
@@ -138,7 +137,7 @@ class CPUOffloadingManager(OffloadingManager):
         """
         found: list[tuple[OffloadKey, BlockStatus]] = []
         for key in keys:
-            block = self._get(key)
+            block = self._policy.get(key)
             if block is None or block.ref_cnt < 0:
                 raise OffloadingStateError(f"prepare_load: {_describe(key, block)}; only ready blocks can be read")
             found.append((key, block))
@@ -159,7 +158,7 @@ class CPUOffloadingManager(OffloadingManager):
         released: list[BlockStatus] = []
         now_idle: list[OffloadKey] = []
         for key in keys:
-            block = self._get(key)
+            block = self._policy.get(key)
             if block is None or block.ref_cnt <= 0:
                 state = _describe(key, block)
                 for other in released:
@@ -187,7 +186,8 @@ class CPUOffloadingManager(OffloadingManager):
         to store, an empty output. None, with nothing changed, if there are too few idle unprotected blocks.
         """
         offered = list(keys) if self.counts is None else self._drop_rarely_seen(keys)
-        new_keys = [key for key in offered if self._get(key) is None]
+        get, insert = self._policy.get, self._policy.insert
+        new_keys = [key for key in offered if get(key) is None]
         if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
             new_keys = list(dict.fromkeys(new_keys))
         if self._count:
@@ -202,8 +202,8 @@ class CPUOffloadingManager(OffloadingManager):
                 return None
             evicted_keys = [key for key, _ in victims]
         block_ids = self._allocate(len(new_keys))
-        for key, block_id in zip(new_keys, block_ids, strict=True):
-            self._policy.insert(key, self._block_status(block_id), req_context)
+        for key, block_id in zip(new_keys, block_ids):  # noqa: B905
+            insert(key, self._block_status(block_id), req_context)
         self._num_pending_blocks += len(new_keys)
         if self._count:
             self.stats.stores += len(new_keys)
@@ -213,7 +213,7 @@ class CPUOffloadingManager(OffloadingManager):
         """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
         stored: list[OffloadKey] = []
         for key in keys:
-            block = self._get(key)
+            block = self._policy.get(key)
             if block is None or block.ref_cnt >= 0:
                 continue
             self._num_pending_blocks -= 1
@@ -251,23 +251,30 @@ class CPUOffloadingManager(OffloadingManager):
 
     def _allocate(self, n: int) -> list[int]:
         """n slots: never-used ones in ascending order, then the last freed first. The caller made sure they exist."""
+        block_ids: list[int] = []
         first = self._num_allocated_blocks
-        fresh = min(n, self._num_blocks - first)
-        self._num_allocated_blocks += fresh
-        return [*range(first, first + fresh), *(self._free_list.pop() for _ in range(n - fresh))]
+        if first < self._num_blocks:
+            block_ids.extend(range(first, min(first + n, self._num_blocks)))
+            self._num_allocated_blocks += len(block_ids)
+        while len(block_ids) < n:
+            block_ids.append(self._free_list.pop())
+        return block_ids
 
     def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if self._guard and n > self._num_evictable_cache_blocks:
             return None
         inspected_before = self._policy.blocks_inspected
-        victims = self._evict(n, set(offered))
+        evict = self._policy.evict
+        protected = set(offered)
+        victims = self._timed("evict", evict, n, protected) if self._time_calls else evict(n, protected)
         if self._count:
             inspected = self._policy.blocks_inspected - inspected_before
-            histogram = self.stats.inspected_per_evict
+            stats = self.stats
+            histogram = stats.inspected_per_evict
             histogram[inspected] = histogram.get(inspected, 0) + 1
-            self.stats.blocks_inspected += inspected
-            self.stats.evict_calls += 1
-            self.stats.evictions += 0 if victims is None else n
+            stats.blocks_inspected += inspected
+            stats.evict_calls += 1
+            stats.evictions += 0 if victims is None else n
         if victims is None:
             return None
         if len(victims) != n:

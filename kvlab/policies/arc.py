@@ -13,9 +13,11 @@ Notes:
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Collection, Generator, Iterable, Iterator
-from itertools import chain
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain, compress, repeat
+from operator import length_hint
 
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus
@@ -23,6 +25,8 @@ from kvlab.policies.base import CachePolicy
 from kvlab.policies.registry import register_policy
 
 KeyedBlock = tuple[OffloadKey, BlockStatus]
+Walk = Iterator[KeyedBlock]
+_STEPS = sys.maxsize
 
 
 @register_policy("arc")
@@ -38,6 +42,7 @@ class ARCCachePolicy(CachePolicy):
         self.t2: OrderedDict[OffloadKey, BlockStatus] = OrderedDict()
         self.b1: OrderedDict[OffloadKey, None] = OrderedDict()
         self.b2: OrderedDict[OffloadKey, None] = OrderedDict()
+        self._steps = repeat(True, _STEPS)  # counts the walks as in full_scan_lru
 
     def get(self, key: OffloadKey) -> BlockStatus | None:
         block = self.t1.get(key)
@@ -74,10 +79,8 @@ class ARCCachePolicy(CachePolicy):
     def evict(self, n: int, protected: Collection[OffloadKey]) -> list[KeyedBlock] | None:
         if n == 0:
             return []
-        from_t1, from_t2 = self._evictable(self.t1, protected), self._evictable(self.t2, protected)
-        victims = self._choose(n, from_t1, from_t2)
-        from_t1.close()
-        from_t2.close()
+        victims = self._choose(n, self._evictable(self.t1, protected), self._evictable(self.t2, protected))
+        self.blocks_inspected = _STEPS - length_hint(self._steps)
         if victims is None:
             return None
         for key, _ in victims:
@@ -91,7 +94,14 @@ class ARCCachePolicy(CachePolicy):
                 ghosts.popitem(last=False)
         return victims
 
-    def _choose(self, n: int, from_t1: Iterator[KeyedBlock], from_t2: Iterator[KeyedBlock]) -> list[KeyedBlock] | None:
+    def _evictable(self, blocks: OrderedDict[OffloadKey, BlockStatus], protected: Collection[OffloadKey]) -> Walk:
+        """Idle unprotected blocks, coldest first, each entry visited at most once and only when asked for."""
+        entries = blocks.items()
+        for key, block in compress(entries, self._steps) if self.count_inspected else entries:
+            if block.ref_cnt == 0 and key not in protected:
+                yield key, block
+
+    def _choose(self, n: int, from_t1: Walk, from_t2: Walk) -> list[KeyedBlock] | None:
         """The n victims in order of choice, nothing removed yet; |T1| shrinks in thought with each taken from it."""
         victims: list[KeyedBlock] = []
         t1_size = len(self.t1)
@@ -99,8 +109,7 @@ class ARCCachePolicy(CachePolicy):
             victim = None
             if t1_size >= int(self.target_t1_size):
                 victim = next(from_t1, None)
-                if victim is not None:
-                    t1_size -= 1
+                t1_size -= victim is not None
             if victim is None:
                 victim = next(from_t2, None)
             if victim is None and self.t1_fallback:
@@ -109,18 +118,6 @@ class ARCCachePolicy(CachePolicy):
                 return None
             victims.append(victim)
         return victims
-
-    def _evictable(
-        self, blocks: OrderedDict[OffloadKey, BlockStatus], protected: Collection[OffloadKey]
-    ) -> Generator[KeyedBlock, None, None]:
-        """Idle unprotected blocks, coldest first, each entry visited once. Counts what it visited when closed."""
-        inspected = 0
-        try:
-            for inspected, (key, block) in enumerate(blocks.items(), 1):  # noqa: B007
-                if block.ref_cnt == 0 and key not in protected:
-                    yield key, block
-        finally:
-            self.blocks_inspected += inspected
 
     def clear(self) -> None:
         for entries in (self.t1, self.t2, self.b1, self.b2):

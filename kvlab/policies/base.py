@@ -23,8 +23,10 @@ from kvlab.block_status import BlockStatus
 class CachePolicy(ABC):
     """Base of every policy. `cache_capacity` is in blocks. Subclasses may take keyword options after it."""
 
-    #: Blocks that `evict` has ever looked at, victims included, refused calls included. `evict` must add to it.
+    #: Blocks that `evict` ever looked at: victims and those passed over, refused calls included. `evict` adds to it.
     blocks_inspected: int = 0
+    #: Set by the manager. A policy for which counting would cost time per block may leave it out where this is False.
+    count_inspected: bool = True
 
     def __init__(self, cache_capacity: int) -> None:
         self.cache_capacity = cache_capacity
