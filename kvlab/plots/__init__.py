@@ -1,0 +1,77 @@
+"""Figures, from Results only. The one place that imports plotly.
+
+Each function takes (result, recorded=False) and gives a `plotly.graph_objects.Figure` whose title states what was found
+in *this* result; `recorded=True` makes the caption say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import plotly.graph_objects as go
+
+from kvlab.plots.over_time import block_states, ratio_by_length, token_rate, tokens_so_far, windowed_rate
+from kvlab.plots.style import (
+    MAX_POINTS,
+    POLICY_COLOURS,
+    STATE_COLOURS,
+    TEMPLATE,
+    TIER_COLOURS,
+    TIME_COLOURS,
+    finish,
+    label_end,
+    provenance,
+    thin,
+)
+from kvlab.plots.sweeps import ablation_bars, ablation_path, ablation_steps, disk_bandwidth
+from kvlab.plots.work import blocks_inspected, scheduler_seconds, step_time
+from kvlab.results import Result, main_pair
+
+__all__ = [
+    "MAX_POINTS",
+    "POLICY_COLOURS",
+    "STATE_COLOURS",
+    "TEMPLATE",
+    "TIER_COLOURS",
+    "TIME_COLOURS",
+    "ablation_bars",
+    "ablation_path",
+    "ablation_steps",
+    "block_states",
+    "blocks_inspected",
+    "disk_bandwidth",
+    "figures_for",
+    "finish",
+    "label_end",
+    "provenance",
+    "ratio_by_length",
+    "scheduler_seconds",
+    "step_time",
+    "thin",
+    "token_rate",
+    "tokens_so_far",
+    "windowed_rate",
+]
+
+
+def figures_for(result: Result, recorded: bool = False) -> dict[str, go.Figure]:
+    """The figures that this result has the data for, by name, in reading order."""
+    makers: dict[str, Callable[..., go.Figure]] = {}
+    if result.kind == "sweep":
+        makers["disk_bandwidth"] = disk_bandwidth
+    if result.kind == "ablation":
+        makers |= {"ablation_bars": ablation_bars}
+        if len(ablation_path(result)) > 1:
+            makers["ablation_steps"] = ablation_steps
+    if result.kind == "reproduce" and any(len(arm.series.get("t_s", [])) > 1 for arm in result.arms):
+        makers |= {"token_rate": token_rate, "tokens_so_far": tokens_so_far}
+        if main_pair(result):
+            makers["ratio_by_length"] = ratio_by_length
+        makers["block_states"] = block_states
+    if result.kind != "sweep" and any(arm.scheduler_s for arm in result.arms):
+        makers["scheduler_seconds"] = scheduler_seconds
+    if result.kind == "reproduce" and any(sum(arm.step_seconds.values()) for arm in result.arms):
+        makers["step_time"] = step_time
+    if result.kind != "sweep" and any(arm.evict_calls for arm in result.arms):
+        makers["blocks_inspected"] = blocks_inspected
+    return {name: make(result, recorded) for name, make in makers.items()}

@@ -1,0 +1,166 @@
+"""Figures over many runs: tokens/s against disk bandwidth, and what each switch of the ablation bought.
+
+Notes:
+* Sweeps are run at a small scale. Bandwidths and rates are divided by the scale factor, so that the axes are those of
+  the paper scale and the published figures can stand beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import plotly.graph_objects as go
+
+from kvlab.plots.style import (
+    OTHER_COLOUR,
+    POLICY_COLOURS,
+    finish,
+    label_end,
+    policy_colour,
+    provenance,
+    short_number,
+    spread_labels,
+)
+from kvlab.results import ArmResult, Result
+
+DISK_WRITE = "disk_write_bytes_per_s"
+
+
+def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
+    """Total tokens/s against the disk's write bandwidth, a line a policy; published rates as hollow points."""
+    figure = go.Figure()
+    scale = result.scale_factor
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for arm in result.arms:
+        if DISK_WRITE in arm.settings:
+            lines.setdefault(arm.policy, []).append((arm.settings[DISK_WRITE] / scale / 1e9, arm.total_tok_s / scale))
+    for points in lines.values():
+        points.sort()
+    ends = {policy: points[-1][1] for policy, points in lines.items()}
+    rates = [rate for points in lines.values() for _, rate in points]
+    top = max([*rates, *(row["total_tok_s"] for row in (result.published or {}).get("rows", []))], default=1.0)
+    for policy, height in zip(ends, spread_labels(list(ends.values()), top * 0.07), strict=True):
+        colour = POLICY_COLOURS.get(policy, OTHER_COLOUR)
+        figure.add_scatter(
+            x=[gb for gb, _ in lines[policy]],
+            y=[rate for _, rate in lines[policy]],
+            mode="lines+markers",
+            name=policy,
+            line={"color": colour, "width": 2},
+            marker={"size": 8},
+        )
+        label_end(figure, height, policy, colour)
+    left = _published_rates(figure, result, lines)
+    right = max((points[-1][0] for points in lines.values()), default=1.0) * 1.03
+    ticks = [0.25, 0.5, 1, 2, 4, 8, 16, 32]
+    figure.update_xaxes(
+        title="disk write bandwidth (GB/s, logarithmic)",
+        type="log",
+        tickvals=ticks,
+        ticktext=[f"{t:g}" for t in ticks],
+        range=[math.log10(left), math.log10(right)],
+    )
+    figure.update_yaxes(title="total tokens/s at paper scale", rangemode="tozero")
+    caption = (
+        "Hollow: published rates, placed at the left edge since their disk was not published. "
+        f"Rates and bandwidths divided by s. {provenance(result, recorded)}"
+    )
+    return finish(figure, _disk_title(lines), caption)
+
+
+def ablation_bars(result: Result, recorded: bool = False) -> go.Figure:
+    """Total tokens/s of each arm, the slowest at the bottom."""
+    arms = sorted(result.arms, key=lambda arm: arm.total_tok_s)
+    figure = go.Figure()
+    figure.add_bar(
+        x=[arm.total_tok_s for arm in arms],
+        y=[arm.name for arm in arms],
+        orientation="h",
+        marker={"color": [policy_colour(arm) for arm in arms]},
+        text=[short_number(arm.total_tok_s) for arm in arms],
+        textposition="outside",
+        cliponaxis=False,
+    )
+    figure.update_xaxes(title="total tokens/s", rangemode="tozero")
+    title = "No arm was run"
+    if arms and arms[0].total_tok_s > 0:
+        fold = arms[-1].total_tok_s / arms[0].total_tok_s
+        title = f"From the slowest to the fastest {fold:.2f}x: {arms[0].name} against {arms[-1].name}"
+    left = 24 + round(7.6 * max((len(arm.name) for arm in arms), default=0))
+    height = 60 + 32 * len(arms)
+    return finish(figure, title, provenance(result, recorded), plot_height=height, left=left, right=80)
+
+
+def ablation_steps(result: Result, recorded: bool = False) -> go.Figure:
+    """From the slowest record and policy to the fastest, one switch at a time: what each step added."""
+    path = ablation_path(result)
+    figure = go.Figure()
+    caption = (
+        "Each bar changes one switch of the one left of it; in another order the shares may differ. "
+        f"{provenance(result, recorded)}"
+    )
+    if len(path) < 2:
+        return finish(figure, "No two arms differ in one switch only", caption)
+    rates = [arm.total_tok_s for _, arm in path]
+    labels = [label for label, _ in path]
+    figure.add_waterfall(
+        x=labels,
+        y=[rates[0], *(after - before for before, after in pairwise(rates))],
+        measure=["absolute"] + ["relative"] * (len(rates) - 1),
+        text=[short_number(rates[0])] + [f"{after - before:+,.0f}" for before, after in pairwise(rates)],
+        textposition="outside",
+        cliponaxis=False,
+        connector={"line": {"color": "#9CA3AF", "width": 1}},
+        increasing={"marker": {"color": policy_colour(path[-1][1])}},
+        decreasing={"marker": {"color": OTHER_COLOUR}},
+        totals={"marker": {"color": policy_colour(path[0][1])}},
+    )
+    figure.update_yaxes(title="total tokens/s", rangemode="tozero")
+    gain = rates[-1] - rates[0]
+    steps = [(after - before, label) for before, after, label in zip(rates, rates[1:], labels[1:], strict=False)]
+    title = f"From {short_number(rates[0])} to {short_number(rates[-1])} tokens/s"
+    if gain > 0:
+        largest, label = max(steps)
+        title += f': {largest / gain:.0%} of the gain by "{label.replace("<br>", " ")}"'
+    return finish(figure, title, caption, ticks_depth=10, right=30)
+
+
+def ablation_path(result: Result) -> list[tuple[str, ArmResult]]:
+    """(label, arm): first the full scan with ctypes records and no guard, then slots, the guard, the evictable list."""
+    wanted = (
+        ("full scan, ctypes,<br>no guard", ("full_scan_lru", False, "ctypes")),
+        ("records with<br>__slots__", ("full_scan_lru", False, "slots")),
+        ("guard<br>(idle count)", ("full_scan_lru", True, "slots")),
+        ("evictable list", ("evictable_list_lru", True, "slots")),
+    )
+    found = []
+    for label, switches in wanted:
+        for arm in result.arms:
+            if (arm.policy, arm.guard, arm.block_status) == switches:
+                found.append((label, arm))
+                break
+    return found
+
+
+def _published_rates(figure: go.Figure, result: Result, lines: dict[str, list[tuple[float, float]]]) -> float:
+    """Hollow points left of the lines; gives back the left edge of the axis, in GB/s."""
+    left = min((points[0][0] for points in lines.values()), default=1.0) / 1.5
+    for row in (result.published or {}).get("rows", []):
+        colour = POLICY_COLOURS.get(row["policy"] or "", OTHER_COLOUR)
+        marker = {"symbol": "circle-open", "size": 12, "color": colour, "line": {"width": 2}}
+        figure.add_scatter(x=[left], y=[row["total_tok_s"]], mode="markers", marker=marker, name="published")
+        # Annotations on a logarithmic axis are placed by the exponent.
+        where = {"x": math.log10(left), "xref": "x", "xshift": 4, "yshift": 16}
+        label_end(figure, row["total_tok_s"], f"published {row['tree']}", colour, **where)
+    return left / 1.1
+
+
+def _disk_title(lines: dict[str, list[tuple[float, float]]]) -> str:
+    def line(points: Sequence[tuple[float, float]], policy: str) -> str:
+        (slow_disk, low), (fast_disk, high) = points[0], points[-1]
+        span = f"{short_number(low)} tokens/s at {slow_disk:g} GB/s to {short_number(high)} at {fast_disk:g} GB/s"
+        return f"{policy} from {span}"
+
+    return "; ".join(line(points, policy) for policy, points in lines.items()) or "No arm varies the disk"
