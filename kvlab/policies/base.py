@@ -13,11 +13,15 @@ Notes:
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus
+
+#: More steps than any walk takes: the supply from which a policy may count a walk in C (see `full_scan_lru`).
+STEPS = sys.maxsize
 
 
 class CachePolicy(ABC):
