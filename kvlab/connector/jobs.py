@@ -13,7 +13,7 @@ from kvlab.base import CPULoadStoreSpec, GPULoadStoreSpec, OffloadKey
 NULL_BLOCK_ID = 0
 
 SECONDS_KINDS = (
-    "lookup",
+    "lookup_walk",
     "touch",
     "prepare_load",
     "prepare_store",

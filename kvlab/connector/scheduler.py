@@ -144,7 +144,7 @@ class OffloadingConnector:
         for group, group_state in zip(self.groups, state.group_states, strict=True):
             group_state.num_hit_blocks = num_cached // group.block_size_tokens
         self._touch(state)
-        self.seconds["lookup"] += walked - started
+        self.seconds["lookup_walk"] += walked - started
         self.seconds["touch"] += self._clock() - walked
         return hit_tokens
 

@@ -111,7 +111,7 @@ class CountedScheduler:
         evict = s.evict_calls * c.evict_call_ns + s.blocks_inspected * c.inspected_block_ns
         offered = self._connector.store_keys_offered * c.store_key_ns
         return {
-            "lookup": s.lookups * c.lookup_ns + (s.promotions + s.promotions_refused) * c.promotion_ns,
+            "lookup_walk": s.lookups * c.lookup_ns + (s.promotions + s.promotions_refused) * c.promotion_ns,
             "touch": s.touches * c.touch_ns,
             "prepare_store": offered,
             "complete_store": s.stores_completed * c.complete_store_key_ns,

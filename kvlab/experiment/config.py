@@ -1,0 +1,240 @@
+"""From the pull request's two commands, a scale and a few switches to the `ArmSpec`s of an experiment.
+
+Notes:
+* A scale s divides blocks and tokens by s and multiplies the rates (GPU, copies, disks) by s, so every time is divided
+  by s squared. The ratio of scan time to step time stays. The fixed cost of a lookup does not scale: its share grows
+  by s.
+* The GPU's rate is the one calibrated number (`data/serving.json`); it was found on the evictable-list arm alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvlab.config import ConfigError, KVLayout, PRInput, load_dir, load_layout
+from kvlab.connector import COMPLETION_ORDERS, CompletionOrder
+from kvlab.engine import EngineConfig, SchedulerCosts
+from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
+from kvlab.paths import data_dir, default_input_dir
+from kvlab.policies import get_policy_class
+from kvlab.spec import offloading_spec
+from kvlab.workload import WorkloadSpec
+
+SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
+DEFAULT_LAYOUT = "gemma-like"
+DEFAULT_POLICIES = ("full_scan_lru", "evictable_list_lru")
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One number the pull request did not publish, at paper scale."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "unit": self.unit, "source": self.source}
+
+
+def load_assumptions(overrides: Mapping[str, float | None] | None = None) -> dict[str, Assumption]:
+    """`data/serving.json`, with values from the command line (None: not given) marked as such.
+
+    Raises ConfigError for an unknown name or a value that is not a positive number.
+    """
+    raw = json.loads((data_dir() / "serving.json").read_text(encoding="utf-8"))["values"]
+    found = {name: Assumption(name, row["value"], row["unit"], row["source"]) for name, row in raw.items()}
+    for name, value in (overrides or {}).items():
+        if value is None:
+            continue
+        if name not in found:
+            raise ConfigError(f"{name} is not an assumed value; known: {', '.join(sorted(found))}", key=name)
+        if not 0 < value < float("inf"):
+            raise ConfigError(f"{name} must be a positive number ({found[name].unit}), not {value!r}", key=name)
+        found[name] = replace(found[name], value=value, source="given on the command line")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentConfig:
+    """What one `kvlab reproduce` runs. `seconds`: virtual seconds a run, None for the benchmark's own (scaled);
+    `overrides`: assumed values given by the user, at paper scale, by their name in `data/serving.json`."""
+
+    input_path: Path = field(default_factory=default_input_dir)
+    scale: str = "laptop"
+    policies: tuple[str, ...] = DEFAULT_POLICIES
+    guards: tuple[bool, ...] = (True,)
+    block_statuses: tuple[str, ...] = ("slots",)
+    scheduler_clock: SchedulerClock = "measured"
+    completion_order: CompletionOrder = "hash"
+    layout: str = DEFAULT_LAYOUT
+    seed: int | None = None
+    seconds: float | None = None
+    overrides: Mapping[str, float | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise ConfigError(f"scale must be one of {', '.join(SCALES)}, not {self.scale!r}", key="scale")
+        if self.scheduler_clock not in ("measured", "counted"):
+            raise ConfigError(
+                f"scheduler_clock must be measured or counted, not {self.scheduler_clock!r}", key="scheduler_clock"
+            )
+        if self.completion_order not in COMPLETION_ORDERS:
+            raise ConfigError(
+                f"completion_order must be one of {', '.join(COMPLETION_ORDERS)}, not {self.completion_order!r}",
+                key="completion_order",
+            )
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise ConfigError(f"seconds must be a positive number of virtual seconds, not {self.seconds!r}")
+        if not self.policies:
+            raise ConfigError("policies is empty: at least one policy is needed", key="policies")
+        for name in self.policies:
+            try:
+                get_policy_class(name)
+            except ValueError as error:
+                raise ConfigError(str(error), key="policies", value=name) from None
+
+    @property
+    def factor(self) -> int:
+        return SCALES[self.scale]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A resolved config: the arms to run, and everything a Result has to say about where their numbers come from."""
+
+    config: ExperimentConfig
+    pr_input: PRInput
+    assumptions: dict[str, Assumption]
+    layout: KVLayout
+    arms: tuple[ArmSpec, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """The `config` of a Result: plain JSON data, without paths of this machine."""
+        first = self.arms[0]
+        common = first.to_dict()
+        for key in ("name", "policy", "guard", "block_status", "settings"):
+            common.pop(key)
+        guidellm = self.pr_input.guidellm
+        return {
+            "scale": self.config.scale,
+            "scale_factor": self.config.factor,
+            "seed": first.workload.random_seed,
+            "scheduler_clock": self.config.scheduler_clock,
+            "strategy": guidellm.rate_type,
+            "concurrency": float(first.workload.rate),
+            "output_tokens": first.workload.output_tokens,
+            "completion_order": self.config.completion_order,
+            "layout": self.layout.name,
+            "layout_assumed": list(self.layout.assumed),
+            "assumed": [a.to_dict() for a in self.assumptions.values()],
+            "at_this_scale": common,
+        }
+
+
+def resolve(config: ExperimentConfig) -> Experiment:
+    """Read the input, apply scale and overrides. Raises ConfigError for anything that cannot be right."""
+    pr_input = load_dir(config.input_path)
+    assumptions = load_assumptions(config.overrides)
+    layout = load_layout(config.layout)
+    base = _base_arm(config, pr_input, assumptions, layout)
+    arms = [
+        replace(base, name=arm_name(policy, guard, status), policy=policy, guard=guard, block_status=status)
+        for policy in config.policies
+        for guard in config.guards
+        for status in config.block_statuses
+    ]
+    return Experiment(config, pr_input, assumptions, layout, tuple(arms))
+
+
+def arm_name(policy: str, guard: bool = True, block_status: str = "slots") -> str:
+    return policy + ("" if guard else ", no guard") + ("" if block_status == "slots" else f", {block_status}")
+
+
+def with_disk(arm: ArmSpec, write_bandwidth: float, read_bandwidth: float, factor: float) -> ArmSpec:
+    """The same arm on another disk; bandwidths in bytes/s at paper scale."""
+    tiers = tuple(
+        replace(tier, write_bandwidth=write_bandwidth * factor, read_bandwidth=read_bandwidth * factor)
+        for tier in arm.tiers
+    )
+    settings = {"disk_write_bytes_per_s": write_bandwidth, "disk_read_bytes_per_s": read_bandwidth}
+    return replace(
+        arm,
+        name=f"{arm.name}, write {write_bandwidth / 1e9:g} GB/s",
+        tiers=tiers,
+        settings={**arm.settings, **settings},
+    )
+
+
+def _base_arm(
+    config: ExperimentConfig, pr_input: PRInput, assumed: Mapping[str, Assumption], layout: KVLayout
+) -> ArmSpec:
+    s = config.factor
+    value = {name: a.value for name, a in assumed.items()}
+    spec = offloading_spec(pr_input.kv_transfer, layout, world_size=pr_input.serve.world_size)
+    workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(s)
+    if config.seed is not None:
+        workload = replace(workload, random_seed=config.seed)
+    if config.seconds is not None:
+        workload = replace(workload, max_seconds=config.seconds)
+    num_tiers = len(pr_input.kv_transfer.secondary_tiers)
+    tier = TierSpec(
+        write_bandwidth=value["disk_write"] * s,
+        read_bandwidth=value["disk_read"] * s,
+        latency_s=value["disk_latency_s"] / s**2,
+        queue_depth=int(value["disk_queue_depth"]),
+    )
+    return ArmSpec(
+        name="",
+        policy=config.policies[0],
+        guard=True,
+        block_status="slots",
+        num_cpu_blocks=spec.num_blocks // s,
+        num_gpu_blocks=int(value["num_gpu_blocks"]) // s,
+        block_bytes=spec.block_bytes,
+        groups=_groups(layout, s),
+        world_size=pr_input.serve.world_size,
+        enable_prefix_caching=pr_input.serve.enable_prefix_caching,
+        offload_prompt_only=pr_input.kv_transfer.offload_prompt_only,
+        completion_order=config.completion_order,
+        workload=workload,
+        engine=EngineConfig(
+            max_num_batched_tokens=max(1, int(value["max_num_batched_tokens"]) // s),
+            max_num_seqs=int(value["max_num_seqs"]),
+            gpu_step_s=value["gpu_step_s"] / s**2,
+            gpu_rate=value["gpu_rate"] * s,
+            idle_step_s=value["idle_step_s"] / s**2,
+        ),
+        max_model_len=int(value["max_model_len"]),
+        gpu_to_cpu_bandwidth=value["gpu_to_cpu_bandwidth"] * s,
+        cpu_to_gpu_bandwidth=value["cpu_to_gpu_bandwidth"] * s,
+        tiers=(tier,) * num_tiers,
+        scheduler_clock=config.scheduler_clock,
+        scheduler_costs=SchedulerCosts.load(data_dir() / "scheduler_costs.json")
+        if config.scheduler_clock == "counted"
+        else None,
+    )
+
+
+def _groups(layout: KVLayout, factor: int) -> tuple[GroupSpec, ...]:
+    return tuple(
+        GroupSpec(
+            kind=group.kind,
+            sliding_window_tokens=None
+            if group.sliding_window_tokens is None
+            else max(group.block_size_tokens, group.sliding_window_tokens // factor),
+            block_size_tokens=group.block_size_tokens,
+        )
+        for group in layout.groups
+    )
+
+
+def parse_policies(names: Sequence[str]) -> tuple[str, ...]:
+    """ "a,b c" in any mix of commas and arguments; duplicates are dropped, the order stays."""
+    flat = [name.strip() for text in names for name in text.split(",") if name.strip()]
+    return tuple(dict.fromkeys(flat))

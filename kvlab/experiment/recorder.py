@@ -1,0 +1,135 @@
+"""Turns a running engine into an `ArmResult`: samples over virtual time, marks, and the counts at the end."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from kvlab.engine import CountedScheduler, Engine
+from kvlab.results import SERIES, ArmResult
+from kvlab.tiering import TieringOffloadingManager, VirtualTier
+
+if TYPE_CHECKING:
+    from kvlab.experiment.arm import ArmSpec
+
+EXTRA_SERIES = ("steps", "queued_read_blocks", "computed_tokens", "cached_tokens", "promotions", "store_blocks")
+
+
+class Recorder:
+    """Samples every `interval_s` virtual seconds, at the end of the step that passes it; a step longer than that (the
+    full scan has such) leaves one sample where several were due."""
+
+    def __init__(self, engine: Engine, manager: TieringOffloadingManager, interval_s: float) -> None:
+        self._engine = engine
+        self._manager = manager
+        self._interval_s = interval_s
+        self._next_s = 0.0
+        self.series: dict[str, list[float]] = {name: [] for name in (*SERIES, *EXTRA_SERIES)}
+        self.marks: dict[str, float | None] = {"first_evict_s": None, "first_refused_s": None, "cpu_full_s": None}
+        self._max_step_s = 0.0
+        self._last_s = 0.0
+
+    def after_step(self) -> None:
+        now = self._engine.clock.now
+        self._max_step_s = max(self._max_step_s, now - self._last_s)
+        self._last_s = now
+        stats = self._manager.stats
+        marks = self.marks
+        if marks["first_evict_s"] is None and stats.evictions:
+            marks["first_evict_s"] = now
+        if marks["first_refused_s"] is None and (stats.stores_refused or stats.promotions_refused):
+            marks["first_refused_s"] = now
+        if marks["cpu_full_s"] is None and self._manager.primary_tier.num_free_blocks == 0:
+            marks["cpu_full_s"] = now
+        if now >= self._next_s:
+            self._sample()
+            self._next_s = (now // self._interval_s + 1) * self._interval_s
+
+    def _sample(self) -> None:
+        for name, value in self._values().items():
+            self.series[name].append(round(value, 6))
+
+    def _values(self) -> dict[str, float]:
+        engine, stats, primary = self._engine, self._manager.stats, self._manager.primary_tier
+        tiers = [tier for tier in engine.tiers if isinstance(tier, VirtualTier)]
+        return {
+            "t_s": engine.clock.now,
+            "total_tokens": engine.stats.input_tokens + engine.stats.output_tokens,
+            "scheduler_s": engine.scheduler.seconds,
+            "pinned": primary.num_pinned,
+            "idle": primary.num_evictable,
+            "pending": primary.num_pending,
+            "free": primary.num_free_blocks,
+            "running": len(engine.running),
+            "waiting": len(engine.requests) - len(engine.running),
+            "queued_write_blocks": sum(tier.queued_write_blocks for tier in tiers),
+            "queued_read_blocks": sum(tier.queued_read_blocks for tier in tiers),
+            "evictions": stats.evictions,
+            "blocks_inspected": stats.blocks_inspected,
+            "steps": engine.stats.steps,
+            "computed_tokens": engine.stats.computed_tokens,
+            "cached_tokens": engine.stats.cached_tokens,
+            "promotions": stats.promotions,
+            "store_blocks": engine.connector.stats.store_blocks,
+        }
+
+    def result(self, spec: ArmSpec, wall_s: float, *, partial: bool) -> ArmResult:
+        engine = self._engine
+        if not self.series["t_s"] or self.series["t_s"][-1] < engine.clock.now:
+            self._sample()
+        stats = engine.stats
+        return ArmResult(
+            name=spec.name,
+            policy=spec.policy,
+            guard=spec.guard,
+            block_status=spec.block_status,
+            duration_s=engine.clock.now,
+            wall_s=wall_s,
+            steps=stats.steps,
+            tokens={
+                "input": stats.input_tokens,
+                "output": stats.output_tokens,
+                "completed_input": stats.completed_input_tokens,
+                "completed_output": stats.completed_output_tokens,
+                "computed": stats.computed_tokens,
+                "cached": stats.cached_tokens,
+            },
+            completed_requests=stats.completed_requests,
+            started_requests=stats.started_requests,
+            counts=self._counts(),
+            seconds=self._seconds(),
+            step_seconds={
+                "scheduler": engine.scheduler.seconds,
+                "gpu_fixed": stats.gpu_step_seconds,
+                "gpu_compute": stats.gpu_compute_seconds,
+                "wait": stats.wait_seconds + stats.idle_seconds,
+                "longest_step": self._max_step_s,
+            },
+            inspected_per_evict=dict(self._manager.stats.inspected_per_evict),
+            series=self.series,
+            marks=self.marks,
+            settings=dict(spec.settings),
+            partial=partial,
+        )
+
+    def _counts(self) -> dict[str, int]:
+        engine = self._engine
+        counts: dict[str, Any] = {"lookups": self._manager.stats.lookups}
+        sources = (asdict(self._manager.stats), asdict(engine.connector.stats), asdict(engine.stats))
+        for source in sources:
+            counts.update({k: v for k, v in source.items() if isinstance(v, int)})
+        for i, tier in enumerate(t for t in engine.tiers if isinstance(t, VirtualTier)):
+            counts[f"tier{i}_bytes_written"] = int(tier.bytes_written)
+            counts[f"tier{i}_bytes_read"] = int(tier.bytes_read)
+        return counts
+
+    def _seconds(self) -> dict[str, float]:
+        """By call kind; "other" is what the connector spent around its manager calls."""
+        scheduler = self._engine.scheduler
+        if isinstance(scheduler, CountedScheduler):
+            by_kind = {kind: ns * 1e-9 for kind, ns in scheduler.total_ns_by_kind().items()}
+            return {**by_kind, "other": max(0.0, scheduler.seconds - sum(by_kind.values()))}
+        by_kind = dict(self._engine.connector.seconds)
+        by_kind["other"] = max(0.0, scheduler.seconds - sum(by_kind.values()))
+        by_kind["evict"] = self._manager.stats.seconds.get("evict", 0.0)
+        return by_kind

@@ -1,0 +1,124 @@
+"""Blocks on their way between the CPU tier and the secondary tiers: cascades down, promotions up, and their ends.
+
+Mirrors `_initiate_promotion`, `_flush_pending_promotions`, `_process_finished_jobs` and the cascade of
+`vllm/v1/kv_offload/tiering/manager.py` (0.24), with partial job success (0.28).
+
+Notes:
+* A promotion takes its slot at once, so that nobody promotes the block a second time in the same step; what is put off to the
+  end of the step is the copy, one job per tier and request.
+* A cascade that fails is only counted: no retry, and the block stays in the CPU tier.
+* If a tier raises in `submit_store` or `submit_load`, that job is undone before the error goes on to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvlab.base import OffloadingStateError, OffloadKey, PrepareStoreOutput, ReqContext
+from kvlab.tiering.base import JobResult, SecondaryTierManager
+from kvlab.tiering.jobs import TransferJobs
+from kvlab.tiering.primary import CPUPrimaryTierOffloadingManager
+
+
+class Transfers:
+    """`promotions_evicted_unused`: blocks that were promoted and evicted before any GPU load read them."""
+
+    def __init__(self, primary_tier: CPUPrimaryTierOffloadingManager, tiers: Sequence[SecondaryTierManager]) -> None:
+        self._primary_tier = primary_tier
+        self._tiers = tiers
+        self.jobs = TransferJobs(len(tiers))
+        #: tier index -> request id -> keys, their slots, the context
+        self._pending_load_submissions: dict[int, dict[str, tuple[list[OffloadKey], list[int], ReqContext]]] = {}
+        self._promoted_unused: set[OffloadKey] = set()
+        self.promotions_evicted_unused = 0
+
+    def cascade(self, tier_index: int, keys: tuple[OffloadKey, ...], req_context: ReqContext) -> None:
+        """Pin ready blocks until this tier has reported the job that writes them."""
+        block_ids = self._primary_tier.prepare_read(keys, req_context).block_ids
+        job = self.jobs.open(tier_index, keys, block_ids, False, req_context)
+        try:
+            self._tiers[tier_index].submit_store(job)
+        except BaseException:
+            self.jobs.discard(job.job_id)
+            self._primary_tier.complete_read(keys, req_context)
+            raise
+
+    def initiate_promotion(self, tier: SecondaryTierManager, key: OffloadKey, req_context: ReqContext) -> bool:
+        """Reserve a slot, evicting if need be. False, with nothing changed, if there is none."""
+        output = self._primary_tier.prepare_write((key,), req_context)
+        if output is None:
+            return False
+        self.note_evictions(output)
+        by_request = self._pending_load_submissions.setdefault(self._tiers.index(tier), {})
+        keys, block_ids, _ = by_request.setdefault(req_context.req_id, ([], [], req_context))
+        keys += output.keys_to_store
+        block_ids += output.store_spec.block_ids
+        return True
+
+    def flush_pending_promotions(self) -> None:
+        """One `submit_load` per tier and request, in the order of their first promotion in this step."""
+        pending = self._pending_load_submissions
+        while pending:
+            index = next(iter(pending))
+            by_request = pending[index]
+            keys, block_ids, req_context = by_request.pop(next(iter(by_request)))
+            if not by_request:
+                del pending[index]
+            job = self.jobs.open(index, tuple(keys), block_ids, True, req_context)
+            try:
+                self._tiers[index].submit_load(job)
+            except BaseException:
+                self.jobs.discard(job.job_id)
+                self._primary_tier.complete_write(keys, req_context, False)
+                raise
+
+    def process_finished_jobs(self) -> None:
+        """Poll every tier. A report that is refused (OffloadingStateError) does not keep the others from being handled."""
+        refused: list[str] = []
+        for index, tier in enumerate(self._tiers):
+            for result in tier.get_finished_jobs():
+                try:
+                    self._finish(index, result)
+                except OffloadingStateError as error:
+                    refused.append(str(error))
+        if refused:
+            raise OffloadingStateError("; ".join(refused))
+
+    def _finish(self, tier_index: int, result: JobResult) -> None:
+        job = self.jobs.close(tier_index, result)
+        if job is None:
+            return
+        arrived, lost = list(job.keys), []
+        if not result.success:
+            good = set(result.successful_keys or ())
+            arrived = [key for key in job.keys if key in good]
+            lost = [key for key in job.keys if key not in good]
+        primary = self._primary_tier
+        if not job.is_promotion:
+            primary.complete_read(job.keys, job.req_context)
+            if primary.counting:
+                primary.stats.cascades_failed += len(lost)
+            return
+        primary.complete_write(arrived, job.req_context, True)
+        if lost:
+            primary.complete_write(lost, job.req_context, False)
+        if primary.counting:
+            self._promoted_unused.update(arrived)
+
+    def note_loaded(self, keys: Iterable[OffloadKey]) -> None:
+        """A GPU load reads these."""
+        if self._promoted_unused:
+            self._promoted_unused.difference_update(keys)
+
+    def note_evictions(self, output: PrepareStoreOutput) -> None:
+        """These victims are gone from the CPU tier."""
+        if self._promoted_unused and output.evicted_keys:
+            unused = self._promoted_unused.intersection(output.evicted_keys)
+            self._promoted_unused -= unused
+            self.promotions_evicted_unused += len(unused)
+
+    def forget_all(self) -> None:
+        """For a reset: drop open jobs and promotions not yet submitted, without giving slots or pins back."""
+        self.jobs.forget_all()
+        self._pending_load_submissions.clear()
+        self._promoted_unused.clear()
