@@ -28,7 +28,7 @@ Walk = Iterator[KeyedBlock]
 
 @register_policy("arc")
 class ARCCachePolicy(CachePolicy):
-    """`t1`: seen once, `t2`: seen again, `b1`, `b2`: keys evicted from each (ghosts). 0 <= `target_t1_size` <= capacity."""
+    """`t1`: seen once, `t2`: again, `b1`, `b2`: keys evicted from each (ghosts). 0 <= `target_t1_size` <= capacity."""
 
     def __init__(self, cache_capacity: int, t1_fallback: bool = True) -> None:
         super().__init__(cache_capacity)
