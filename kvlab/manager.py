@@ -8,17 +8,15 @@ key offered twice in one `prepare_store` takes one slot (vLLM: two), `take_event
 Notes:
 * `lookup` neither pins nor makes recent: a hit can be evicted before `prepare_load`, which then raises, as in vLLM.
 * A store is all or nothing, even into an empty cache: too many keys at once is a refusal, not a partial store.
-* The usage gauge is the *pinned* share. A full cache that nobody reads or writes shows 0.0.
 * The idle count that the guard needs is kept up without the guard too, so the two differ by one comparison only.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from kvlab.base import (
     CPULoadStoreSpec,
@@ -35,21 +33,14 @@ from kvlab.block_status import BlockStatus, describe_state, get_block_status
 from kvlab.checks import checked_int
 from kvlab.policies.base import CachePolicy
 from kvlab.policies.registry import build_policy
+from kvlab.reuse import ReuseTracker
+from kvlab.slots import SlotBook
 
 _MISS, _HIT, _HIT_PENDING = LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING
 _TIMED_CALLS = ("lookup", "prepare_load", "complete_load", "prepare_store", "complete_store", "touch")
 
 
-class BlockState(NamedTuple):
-    """One resident block, for tables: `state` says `ref_cnt` in words."""
-
-    block_id: int
-    key: OffloadKey
-    ref_cnt: int
-    state: str
-
-
-class CPUOffloadingManager(OffloadingManager):
+class CPUOffloadingManager(SlotBook, OffloadingManager):
     """Offloaded blocks in `num_blocks` CPU slots, with a replaceable `CachePolicy`.
 
     * `cache_policy`: a registered name or a `CachePolicy` subclass; `policy_options` are its keyword arguments;
@@ -78,31 +69,24 @@ class CPUOffloadingManager(OffloadingManager):
         cache_policy_module_path: str | None = None,
         policy_options: Mapping[str, Any] | None = None,
         count: bool = True,
-        time_calls: bool = False,
+        time_calls: bool | Literal["evict"] = False,
     ) -> None:
-        self._num_blocks = checked_int("num_blocks", num_blocks, at_least=0)
-        self.store_threshold = checked_int("store_threshold", store_threshold, at_least=0)
-        self.max_tracker_size = checked_int("max_tracker_size", max_tracker_size, at_least=1)
+        checked_int("num_blocks", num_blocks, at_least=0)
+        policy = build_policy(cache_policy, num_blocks, cache_policy_module_path, policy_options)
+        policy.count_inspected = count
+        super().__init__(num_blocks, policy, guard)
+        checked_int("store_threshold", store_threshold, at_least=0)
+        checked_int("max_tracker_size", max_tracker_size, at_least=1)
         self._block_status = get_block_status(block_status)
-        self._policy = build_policy(cache_policy, num_blocks, cache_policy_module_path, policy_options)
-        self._policy.count_inspected = count
-        self._guard = guard
         self._count = count
-        self._time_calls = time_calls
+        self._time_calls = bool(time_calls)
         self.stats = ManagerStats()
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
-        #: Lookups per key, coldest first; None below a threshold of 2.
-        self.counts: OrderedDict[OffloadKey, int] | None = OrderedDict() if store_threshold >= 2 else None
+        self.reuse = ReuseTracker(store_threshold, max_tracker_size) if store_threshold >= 2 else None
         self.stores_skipped_in_current_batch = 0
-
-        self._num_allocated_blocks = 0  # slots ever handed out: fresh ones start here
-        self._free_list: list[int] = []  # a stack
-        self._num_evictable_cache_blocks = 0
-        self._num_pending_blocks = 0
-
         if not count and type(self).lookup is CPUOffloadingManager.lookup:
             self.lookup = self._lookup_uncounted  # type: ignore[method-assign]
-        if time_calls:
+        if time_calls is True:
             for name in _TIMED_CALLS:
                 setattr(self, name, partial(self._timed, name, getattr(self, name)))
 
@@ -110,8 +94,8 @@ class CPUOffloadingManager(OffloadingManager):
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT: readable. HIT_PENDING: its slot is reserved, the data is on its way. MISS: not resident."""
-        if self.counts is not None:
-            self._track(key)
+        if self.reuse is not None:
+            self.reuse.looked_up(key)
         block = self._policy.get(key)
         if block is None:
             self.stats.misses += 1
@@ -123,8 +107,8 @@ class CPUOffloadingManager(OffloadingManager):
         return _HIT
 
     def _lookup_uncounted(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        if self.counts is not None:
-            self._track(key)
+        if self.reuse is not None:
+            self.reuse.looked_up(key)
         block = self._policy.get(key)
         if block is None:
             return _MISS
@@ -185,7 +169,7 @@ class CPUOffloadingManager(OffloadingManager):
         Free slots first, then exactly as many victims as are missing; nothing offered is ever a victim. With nothing
         to store, an empty output. None, with nothing changed, if there are too few idle unprotected blocks.
         """
-        offered = list(keys) if self.counts is None else self._drop_rarely_seen(keys)
+        offered = list(keys) if self.reuse is None else self._drop_rarely_seen(self.reuse, keys)
         get, insert = self._policy.get, self._policy.insert
         new_keys = [key for key in offered if get(key) is None]
         if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
@@ -244,21 +228,9 @@ class CPUOffloadingManager(OffloadingManager):
         The caller must see to it that no completion of an earlier job arrives afterwards.
         """
         self._policy.clear()
-        self._free_list.clear()
-        self._num_allocated_blocks = self._num_evictable_cache_blocks = self._num_pending_blocks = 0
+        self._free_all_slots()
 
-    # --- slots, victims, threshold ---
-
-    def _allocate(self, n: int) -> list[int]:
-        """n slots: never-used ones in ascending order, then the last freed first. The caller made sure they exist."""
-        block_ids: list[int] = []
-        first = self._num_allocated_blocks
-        if first < self._num_blocks:
-            block_ids.extend(range(first, min(first + n, self._num_blocks)))
-            self._num_allocated_blocks += len(block_ids)
-        while len(block_ids) < n:
-            block_ids.append(self._free_list.pop())
-        return block_ids
+    # --- victims, threshold, clocks ---
 
     def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if self._guard and n > self._num_evictable_cache_blocks:
@@ -285,98 +257,22 @@ class CPUOffloadingManager(OffloadingManager):
             self.events.append(OffloadingEvent([key for key, _ in victims], self.medium, removed=True))
         return victims
 
-    def _track(self, key: OffloadKey) -> None:
-        counts = self.counts
-        assert counts is not None
-        if key in counts:
-            counts[key] += 1
-            counts.move_to_end(key)
-            return
-        if len(counts) >= self.max_tracker_size:
-            counts.popitem(last=False)
-        counts[key] = 1
-
-    def _drop_rarely_seen(self, keys: Collection[OffloadKey]) -> list[OffloadKey]:
+    def _drop_rarely_seen(self, tracker: ReuseTracker, keys: Collection[OffloadKey]) -> list[OffloadKey]:
         """Resident keys go too, so they are not protected in this call: vLLM's rule up to 0.30."""
-        counts = self.counts
-        assert counts is not None
-        kept = [key for key in keys if counts.get(key, 0) >= self.store_threshold]
-        self.stores_skipped_in_current_batch += len(keys) - len(kept)
+        offered = list(keys)
+        kept = [key for key in offered if tracker.seen_often(key)]
+        self.stores_skipped_in_current_batch += len(offered) - len(kept)
         if self._count:
-            self.stats.stores_skipped += len(keys) - len(kept)
+            self.stats.stores_skipped += len(offered) - len(kept)
         return kept
 
     def get_stats(self) -> dict[str, float]:
         """vLLM's two metrics by name. Reading them sets the skipped stores back to 0, as in vLLM."""
         metrics: dict[str, float] = {"vllm:kv_offload_cpu_cache_usage_perc": self.usage}
-        if self.counts is not None:
+        if self.reuse is not None:
             metrics["vllm:kv_offload_stores_skipped"] = self.stores_skipped_in_current_batch
             self.stores_skipped_in_current_batch = 0
         return metrics
-
-    # --- what is where, in blocks; all of it O(1) except `states` ---
-
-    @property
-    def cache_policy(self) -> CachePolicy:
-        return self._policy
-
-    @property
-    def num_blocks(self) -> int:
-        return self._num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Slots that hold no block."""
-        return self._num_blocks - self._num_allocated_blocks + len(self._free_list)
-
-    @property
-    def num_evictable(self) -> int:
-        """Idle blocks: `ref_cnt` 0."""
-        return self._num_evictable_cache_blocks
-
-    @property
-    def num_pending(self) -> int:
-        """Blocks being written: `ref_cnt` -1."""
-        return self._num_pending_blocks
-
-    @property
-    def num_pinned(self) -> int:
-        """Blocks with at least one reader: `ref_cnt` > 0."""
-        used = self._num_allocated_blocks - len(self._free_list)
-        return used - self._num_evictable_cache_blocks - self._num_pending_blocks
-
-    @property
-    def usage(self) -> float:
-        """vLLM's gauge: share of the slots being written or read, 0.0 to 1.0; 0.0 without slots."""
-        return (self.num_pinned + self.num_pending) / self._num_blocks if self._num_blocks else 0.0
-
-    def states(self) -> list[BlockState]:
-        """Every resident block, by slot."""
-        blocks = self._policy.resident_blocks()
-        rows = [BlockState(b.block_id, key, b.ref_cnt, describe_state(b.ref_cnt)) for key, b in blocks]
-        return sorted(rows)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._summary())})"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._summary())
-        return f"<table><caption>{type(self).__name__}</caption>{rows}</table>"
-
-    def _summary(self) -> list[tuple[str, object]]:
-        return [
-            ("policy", self._policy_name),
-            ("guard", self._guard),
-            ("blocks", self.num_blocks),
-            ("free", self.num_free_blocks),
-            ("being written", self.num_pending),
-            ("idle", self.num_evictable),
-            ("pinned", self.num_pinned),
-        ]
-
-    @property
-    def _policy_name(self) -> str:
-        return type(self._policy).__name__
 
     def _timed(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = perf_counter()

@@ -35,8 +35,8 @@ class KVTransferConfig:
     """The checked configuration. Sizes: `cpu_bytes_to_use` in bytes over all workers, `block_size` in tokens (None: one
     GPU block), `block_size_factor` in GPU blocks (None: from `block_size`, else 1).
 
-    `unknown` keeps keys that vLLM would ignore, `other` those of no concern here; `given` names the keys that were written,
-    `origins` says where; `warnings` are for the user.
+    `unknown` keeps keys that vLLM would ignore, `other` those of no concern here; `given` names the keys that were
+    written, `origins` says where; `warnings` are for the user.
     """
 
     kv_connector: str

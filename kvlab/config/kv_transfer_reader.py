@@ -172,8 +172,9 @@ class _Reader:
     def _block_size(self) -> tuple[int | None, int | None]:
         given = [key for key in ("block_size", "blocks_per_chunk", "block_size_factor") if key in self.extra]
         if len(given) > 1:
+            shown = " and ".join(f"{k}={self.extra[k]!r}" for k in given)
             raise ConfigError(
-                f"{' and '.join(given)} are both given ({', '.join(f'{k}={self.extra[k]!r}' for k in given)}): each sets "
+                f"{shown} are both given: each sets "
                 "the size of an offloaded block (block_size in tokens, the others in GPU blocks); give one",
                 key=given[0], value=self.extra[given[0]], where=self.where(given[0]),
             )  # fmt: skip

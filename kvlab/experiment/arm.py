@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
@@ -101,7 +100,7 @@ def build_engine(spec: ArmSpec) -> tuple[Engine, TieringOffloadingManager]:
         for tier in spec.tiers
     )
     primary = CPUPrimaryTierOffloadingManager(
-        spec.num_cpu_blocks, spec.policy, guard=spec.guard, block_status=spec.block_status
+        spec.num_cpu_blocks, spec.policy, guard=spec.guard, block_status=spec.block_status, time_calls="evict"
     )
     manager = TieringOffloadingManager(primary, tiers)
     connector = OffloadingConnector(
@@ -168,7 +167,3 @@ def run_arm(
         gc.unfreeze()
         manager.shutdown()
     return recorder.result(spec, perf_counter() - started, partial=not complete)
-
-
-def load_costs(path: Path) -> SchedulerCosts:
-    return SchedulerCosts.load(path)

@@ -21,7 +21,6 @@ from kvlab.engine import EngineConfig, SchedulerCosts
 from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.policies import get_policy_class
-from kvlab.spec import offloading_spec
 from kvlab.workload import WorkloadSpec
 
 SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
@@ -136,6 +135,17 @@ class Experiment:
             "at_this_scale": common,
         }
 
+    def notes(self) -> list[str]:
+        """What a reader has to know to judge the numbers of this run."""
+        s = self.config.factor
+        lines = [f"{a.name} = {a.value:g} {a.unit}: {a.source}" for a in self.assumptions.values()]
+        if s > 1:
+            lines.append(
+                f"Scale 1/{s}: blocks and tokens are divided by {s}, rates multiplied by {s}, times divided by {s**2}. "
+                f"Scan time : step time stays; the fixed cost of a lookup weighs {s} times as much as at paper scale."
+            )
+        return lines
+
 
 def resolve(config: ExperimentConfig) -> Experiment:
     """Read the input, apply scale and overrides. Raises ConfigError for anything that cannot be right."""
@@ -171,18 +181,54 @@ def with_disk(arm: ArmSpec, write_bandwidth: float, read_bandwidth: float, facto
     )
 
 
+def with_gpu_rate(arm: ArmSpec, gpu_rate: float, factor: float) -> ArmSpec:
+    """The same arm on another GPU; computed tokens/s at paper scale."""
+    return replace(
+        arm,
+        name=f"{arm.name}, GPU {gpu_rate:,.0f} tok/s",
+        engine=replace(arm.engine, gpu_rate=gpu_rate * factor),
+        settings={**arm.settings, "gpu_rate": gpu_rate},
+    )
+
+
 def _base_arm(
     config: ExperimentConfig, pr_input: PRInput, assumed: Mapping[str, Assumption], layout: KVLayout
 ) -> ArmSpec:
     s = config.factor
     value = {name: a.value for name, a in assumed.items()}
-    spec = offloading_spec(pr_input.kv_transfer, layout, world_size=pr_input.serve.world_size)
-    workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(s)
+    serve, transfer = pr_input.serve, pr_input.kv_transfer
+    if pr_input.guidellm.rate_type != "concurrent":
+        raise ConfigError(
+            f"rate_type must be concurrent to be run, not {pr_input.guidellm.rate_type!r}: other kinds are only explained",
+            key="rate_type",
+        )
+    world_size = serve.tensor_parallel_size * serve.pipeline_parallel_size
+    block_bytes = layout.bytes_per_offloaded_block(
+        world_size,
+        alignment=4096 if transfer.secondary_tiers else 1,
+        pipeline_parallel_size=serve.pipeline_parallel_size,
+    )
+    num_cpu_blocks = transfer.cpu_bytes_to_use // block_bytes
+    if num_cpu_blocks < s:
+        raise ConfigError(
+            f"cpu_bytes_to_use {transfer.cpu_bytes_to_use} holds {num_cpu_blocks} blocks of {block_bytes} bytes: "
+            f"at scale {config.scale} at least {s * block_bytes} bytes are needed for one",
+            key="cpu_bytes_to_use",
+            value=transfer.cpu_bytes_to_use,
+        )
+    for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
+        given = getattr(serve, name)
+        if given is not None:
+            value[name] = given
+    try:
+        workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(s)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     if config.seed is not None:
         workload = replace(workload, random_seed=config.seed)
     if config.seconds is not None:
         workload = replace(workload, max_seconds=config.seconds)
-    num_tiers = len(pr_input.kv_transfer.secondary_tiers)
+    num_tiers = len(transfer.secondary_tiers)
     tier = TierSpec(
         write_bandwidth=value["disk_write"] * s,
         read_bandwidth=value["disk_read"] * s,
@@ -194,13 +240,13 @@ def _base_arm(
         policy=config.policies[0],
         guard=True,
         block_status="slots",
-        num_cpu_blocks=spec.num_blocks // s,
+        num_cpu_blocks=num_cpu_blocks // s,
         num_gpu_blocks=int(value["num_gpu_blocks"]) // s,
-        block_bytes=spec.block_bytes,
+        block_bytes=block_bytes,
         groups=_groups(layout, s),
-        world_size=pr_input.serve.world_size,
-        enable_prefix_caching=pr_input.serve.enable_prefix_caching,
-        offload_prompt_only=pr_input.kv_transfer.offload_prompt_only,
+        world_size=world_size,
+        enable_prefix_caching=serve.enable_prefix_caching,
+        offload_prompt_only=transfer.offload_prompt_only,
         completion_order=config.completion_order,
         workload=workload,
         engine=EngineConfig(

@@ -40,9 +40,7 @@ from kvlab.tiering.table import state_table
 from kvlab.tiering.transfers import Transfers
 
 _MISS, _HIT, _HIT_PENDING, _RETRY = LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.RETRY
-_TIMED_CALLS = (
-    *("lookup", "prepare_load", "complete_load", "prepare_store", "complete_store", "touch", "on_schedule_end"),
-)
+_TIMED_CALLS = "lookup prepare_load complete_load prepare_store complete_store touch on_schedule_end".split()
 
 
 class TieringOffloadingManager(OffloadingManager):
@@ -75,14 +73,14 @@ class TieringOffloadingManager(OffloadingManager):
         self._stats = primary_tier.stats
         self._counting = primary_tier.counting
         # Asked directly: the primary tier's own `lookup` would count a miss before the tiers have been asked.
-        self._get = primary_tier.cache_policy.get
+        self._policy = primary_tier.cache_policy
         self._transfers = Transfers(primary_tier, self.secondary_tiers)
         self._requests = RequestBooks()
         self._processed_jobs_this_step = False
         if primary_tier.timing:
             primary_tier.stop_timing(_TIMED_CALLS)
             for name in _TIMED_CALLS:
-                setattr(self, name, partial(primary_tier.timed, name, getattr(self, name)))
+                setattr(self, name, partial(primary_tier._timed, name, getattr(self, name)))
 
     # --- reading ---
 
@@ -91,7 +89,7 @@ class TieringOffloadingManager(OffloadingManager):
         RETRY: a tier does not know yet and none has it. MISS: nowhere, or no slot to promote it into."""
         if not self._processed_jobs_this_step:
             self._maybe_process_finished_jobs()
-        block = self._get(key)
+        block = self._policy.get(key)
         if block is not None:
             if block.ref_cnt < 0:
                 if self._counting:
@@ -147,7 +145,7 @@ class TieringOffloadingManager(OffloadingManager):
             self._requests.store_prepared(req_context, output.keys_to_store)
         request_level_tiers = self._requests.request_level_tiers(req_context)
         if request_level_tiers:
-            ready = tuple(key for key in keys if (block := self._get(key)) is not None and block.ref_cnt >= 0)
+            ready = tuple(key for key in keys if (block := self._policy.get(key)) is not None and block.ref_cnt >= 0)
             for index in request_level_tiers if ready else ():
                 self._transfers.cascade(index, ready, req_context)
         return output
@@ -159,7 +157,7 @@ class TieringOffloadingManager(OffloadingManager):
         """
         keys = tuple(keys)
         if success and self.secondary_tiers:
-            missing = [key for key in keys if self._get(key) is None]
+            missing = [key for key in keys if self._policy.get(key) is None]
             if missing:
                 raise OffloadingStateError(
                     f"complete_store: {missing} are not in the CPU tier, so there is nothing to cascade"

@@ -12,9 +12,9 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from kvlab.base import CPULoadStoreSpec, OffloadKey, PrepareStoreOutput, ReqContext
 from kvlab.manager import CPUOffloadingManager
@@ -27,13 +27,14 @@ class CPUPrimaryTierOffloadingManager(CPUOffloadingManager):
 
     `stats` counts blocks read by tiers as `cascades`, blocks written by them as `promotions` (when the slot is reserved),
     `promotions_refused` (no slot) and `promotions_failed` (slot given back). Evictions count as such whoever caused them.
+    `timed_call(name, call, *arguments)` adds to `stats.seconds`; None unless `time_calls` is True.
     """
 
-    def __init__(self, *args: Any, time_calls: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, time_calls: bool | Literal["evict"] = False, **kwargs: Any) -> None:
         super().__init__(*args, time_calls=time_calls, **kwargs)
         self.counting: bool = self._count
-        self.timing = time_calls
-        if time_calls:
+        self.timing = time_calls is True
+        if self.timing:
             for name in _HOP_CALLS:
                 setattr(self, name, partial(self._timed, name, getattr(self, name)))
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from kvlab.checks import unknown_name
 from kvlab.tiering.base import SecondaryTierManager
 
 _TIERS: dict[str, type[SecondaryTierManager] | str] = {}
@@ -43,10 +43,7 @@ def get_tier_class(tier_type: str) -> type[SecondaryTierManager]:
     """The class of a registered tier type; ValueError listing the supported types for an unknown one."""
     known = _TIERS.get(tier_type) if isinstance(tier_type, str) else None
     if known is None:
-        raise ValueError(
-            f"unknown secondary tier type: {tier_type!r}{_near(tier_type, available_tiers())}. "
-            f"Supported types: {', '.join(available_tiers())}"
-        )
+        raise unknown_name("secondary tier type", tier_type, _TIERS)
     if isinstance(known, str):
         module_name, _, class_name = known.partition(":")
         known = getattr(importlib.import_module(module_name), class_name)
@@ -79,10 +76,7 @@ def create_tier(entry: Mapping[str, Any], **supplied: Any) -> SecondaryTierManag
     allowed = [name for name in named if name not in fixed]
     for name in options:
         if name in fixed or (name not in allowed and not takes_any):
-            raise ValueError(
-                f"secondary tier {tier_type!r} has no key {name!r} (value {options[name]!r})"
-                f"{_near(name, allowed)}. Allowed keys: {', '.join(allowed) or 'none'}"
-            )
+            raise unknown_name(f"secondary tier {tier_type!r}: key", name, ["type", *allowed])
     for name in allowed:
         if parameters[name].default is inspect.Parameter.empty and name not in options:
             if parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -94,7 +88,3 @@ def _check_class(tier_type: str, tier_class: object) -> None:
     if not (isinstance(tier_class, type) and issubclass(tier_class, SecondaryTierManager)):
         raise TypeError(f"tier type {tier_type!r}: {tier_class!r} is not a subclass of SecondaryTierManager")
 
-
-def _near(name: object, known: list[str]) -> str:
-    matches = get_close_matches(name, known, n=1) if isinstance(name, str) else []
-    return f" (did you mean {matches[0]!r}?)" if matches else ""

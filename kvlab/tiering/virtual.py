@@ -1,97 +1,114 @@
-"""A secondary tier on somebody else's clock: bandwidth, latency and a queue, no bytes.
+"""A disk that takes as long as bandwidth and latency say, on a clock somebody else advances.
 
-Stands where vLLM 0.24's fs tier (`tiering/fs/manager.py`) stands: existence answered a step later and kept while a
-request that asked lives, first-in-first-out queues for reads and writes, one result a job. The queues' rules are in
-`kvlab.tiering.bandwidth_queue`, the answers' in `kvlab.tiering.verdicts`.
+kvlab's own model of `vllm/v1/kv_offload/tiering/fs/manager.py` (0.24); the rules of its two queues, one for reads and one for
+writes, are in `kvlab.tiering.bandwidth_queue`. Left out: bytes, file names, direct I/O, threads that serve both queues
+(here reads and writes never slow each other down), and a limit on operations per second.
 
 Notes:
-* A block exists once its own bytes were written, though its job is reported (and its pin goes) only with the last one.
-* Writing a block that is already there costs the latency only, but the job keeps its place in the queue.
-* Nothing waits on a virtual clock, so `drain_jobs` ends everything at once.
+* Whether a block is already there is settled when the job is submitted: it is there if it exists or if an earlier job, still
+  queued or running, is writing it. Writing it again costs the latency only (and does not wait for that earlier job).
+* A key exists from the moment its own bytes have been moved, before its job is done, as a file does.
+* Nothing is ever evicted and there is no size limit, as in 0.24's fs tier.
+* A load of a key that does not exist is a failed job that names the keys that did succeed (0.28), never silence.
+* There is no waiting on a virtual clock: `drain_jobs` finishes everything at once, and the seconds that would have taken pass
+  nowhere (they count as busy, so that bytes / busy seconds stays the bandwidth).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from math import inf
+from collections.abc import Callable, Iterable, Mapping
+from math import inf, isnan
+from typing import Any
 
 from kvlab.base import LookupResult, OffloadKey, ReqContext, RequestOffloadingContext
+from kvlab.checks import checked_int, unknown_name
 from kvlab.tiering.bandwidth_queue import BandwidthQueue, QueuedJob
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
-from kvlab.tiering.failures import FailRule
+from kvlab.tiering.failures import FailRule, SeededFailures
 from kvlab.tiering.verdicts import BatchedVerdicts
+
+_LOOKUPS = ("async", "sync")
 
 
 class VirtualTier(SecondaryTierManager):
-    """`clock()` gives seconds; `block_bytes` bytes; bandwidths bytes/s (may be inf); `latency_s` seconds an operation;
-    `queue_depth` jobs in service at once a direction; `lookup`: "async" (RETRY first, the verdict in the next step) or
-    "sync"; `fail(job, key)` makes that block fail.
+    """An unbounded disk. `clock()` gives seconds and never runs backwards.
 
-    Raises ValueError for a value that is not allowed.
+    * `block_bytes`: bytes of one block, > 0. `write_bandwidth`, `read_bandwidth`: bytes per second, > 0, `inf` allowed.
+    * `latency_s`: seconds, >= 0, from submitting a job to the device seeing it. `queue_depth`: jobs served at once, >= 1.
+    * `lookup`: "async" asks in one step and knows in the next (0.24's fs tier), "sync" knows at once (0.23's).
+    * `fail`: which blocks of which jobs fail: a callable (job, key) -> bool, asked once per block when the job is submitted,
+      or {"rate": 0.01, "seed": 0, "kind": "both"}. A failing block costs latency only.
+    * `initial_keys` exist from the start. `correct_verdicts`: a failed load turns its keys into misses, a finished write turns
+      a remembered miss into a hit; by default verdicts are sticky, as in 0.24.
+
+    `bytes_written`, `bytes_read`, `blocks_written`, `blocks_read` count blocks whose job is done, without those already
+    there. Raises ValueError naming the wrong argument.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         *,
-        block_bytes: int,
+        block_bytes: float,
         write_bandwidth: float,
         read_bandwidth: float,
         latency_s: float = 100e-6,
-        queue_depth: int = 16,
+        queue_depth: int = 32,
         lookup: str = "async",
-        fail: FailRule | None = None,
+        fail: FailRule | Mapping[str, Any] | None = None,
         initial_keys: Iterable[OffloadKey] = (),
+        correct_verdicts: bool = False,
         tier_type: str = "virtual",
     ) -> None:
         super().__init__(tier_type)
-        for name, value in (("write_bandwidth", write_bandwidth), ("read_bandwidth", read_bandwidth)):
-            if not value > 0:
-                raise ValueError(f"{name} must be more than 0 bytes/s (inf is allowed), got {value!r}")
-        if not 0 <= latency_s < inf:
-            raise ValueError(f"latency_s must be a finite number of seconds, at least 0, got {latency_s!r}")
-        if block_bytes < 1 or queue_depth < 1:
-            raise ValueError(f"block_bytes and queue_depth must be at least 1, got {block_bytes!r} and {queue_depth!r}")
-        if lookup not in ("async", "sync"):
-            raise ValueError(f"lookup must be 'async' or 'sync', got {lookup!r}")
+        self.block_bytes = _positive("block_bytes", block_bytes, "bytes", finite=True)
+        write_bandwidth = _positive("write_bandwidth", write_bandwidth, "bytes per second")
+        read_bandwidth = _positive("read_bandwidth", read_bandwidth, "bytes per second")
+        if _not_number(latency_s) or not 0 <= latency_s < inf:
+            raise ValueError(f"latency_s must be a number of seconds >= 0, got {latency_s!r}")
+        depth = checked_int("queue_depth", queue_depth, at_least=1)
+        if lookup not in _LOOKUPS:
+            raise unknown_name("lookup", lookup, _LOOKUPS)
         self._clock = clock
-        self.block_bytes = block_bytes
         self.latency_s = latency_s
-        self._writes = BandwidthQueue(block_bytes / write_bandwidth, queue_depth)
-        self._reads = BandwidthQueue(block_bytes / read_bandwidth, queue_depth)
-        self._fail = fail
-        self._keys: set[OffloadKey] = set(initial_keys)
-        #: key -> the unfinished job that writes it
-        self._being_written: dict[OffloadKey, QueuedJob] = {}
+        self._fail = SeededFailures(**fail) if isinstance(fail, Mapping) else fail
+        self.correct_verdicts = correct_verdicts
+        self._writes = BandwidthQueue(block_bytes / write_bandwidth, depth)
+        self._reads = BandwidthQueue(block_bytes / read_bandwidth, depth)
+        #: Every key that is there (None) or being written (the job that does it).
+        self._blocks: dict[OffloadKey, QueuedJob | None] = dict.fromkeys(initial_keys)
+        self.num_blocks = len(self._blocks)
+        self.blocks_written = self.blocks_read = 0
+        self._jobs_submitted = 0
+        self._results: list[JobResult] = []
         self._verdicts = BatchedVerdicts()
-        if lookup == "sync":
-            self.lookup = self._lookup_now  # type: ignore[method-assign]
-        else:
-            self.lookup = self._verdicts.lookup  # type: ignore[method-assign]
-        self._num_jobs = 0
-        self._finished: list[JobResult] = []
-        self.blocks_written = 0
-        self.blocks_read = 0
+        # On the hot path one call less: tens of thousands of lookups a step.
+        ask = self._verdicts.lookup if lookup == "async" else self._lookup_sync
+        self.lookup = ask  # type: ignore[method-assign]
 
-    # --- lookup ---
+    # --- existence ---
 
-    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:  # replaced in __init__
-        raise NotImplementedError
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        """RETRY until the end of the step in which the key was first asked for, then the verdict, sticky while a request that
+        asked lives. With `lookup="sync"`: the truth, always."""
+        raise NotImplementedError  # replaced for each tier in __init__
 
-    def _lookup_now(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        self._advance()
-        return LookupResult.HIT if self.exists(key) else LookupResult.MISS
+    def _lookup_sync(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        now = self._clock()
+        self._advance(now)
+        return LookupResult.HIT if self._exists(key, now) else LookupResult.MISS
 
-    def exists(self, key: OffloadKey) -> bool:
-        """Whether the block's bytes are there, at the clock's present."""
-        if key in self._keys:
-            return True
-        job = self._being_written.get(key)
-        return job is not None and key not in job.failed and self._writes.has_moved(job, key, self._clock())
+    def _exists(self, key: OffloadKey, now: float) -> bool:
+        if key not in self._blocks:
+            return False
+        writer = self._blocks[key]
+        return writer is None or self._writes.has_moved(writer, key, now)
 
     def on_schedule_end(self) -> None:
-        self._advance()
-        self._verdicts.answer(self.exists)
+        """Answer what was asked in this step."""
+        now = self._clock()
+        self._advance(now)
+        self._verdicts.answer(lambda key: self._exists(key, now))
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         return RequestOffloadingContext()
@@ -102,108 +119,139 @@ class VirtualTier(SecondaryTierManager):
     # --- jobs ---
 
     def submit_store(self, job_metadata: JobMetadata) -> None:
-        self._advance()
-        failed = self._failing(job_metadata)
-        moving = [k for k in job_metadata.keys if k not in failed and not self._known(k)]
-        job = self._queued(job_metadata, moving, failed)
-        for key in moving:
-            self._being_written[key] = job
-        self._writes.submit(job)
+        failed = self._failed(job_metadata)
+        moving = [k for k in dict.fromkeys(job_metadata.keys) if k not in self._blocks and k not in failed]
+        job = self._submit(self._writes, job_metadata, moving, failed, self._clock())
+        self._blocks.update(dict.fromkeys(moving, job))
 
     def submit_load(self, job_metadata: JobMetadata) -> None:
-        self._advance()
-        missing = frozenset(k for k in job_metadata.keys if not self.exists(k))
-        failed = self._failing(job_metadata) | missing
-        self._reads.submit(self._queued(job_metadata, [k for k in job_metadata.keys if k not in failed], failed))
-
-    def _known(self, key: OffloadKey) -> bool:
-        return key in self._keys or key in self._being_written
-
-    def _failing(self, job: JobMetadata) -> frozenset[OffloadKey]:
-        if self._fail is None:
-            return frozenset()
-        return frozenset(key for key in job.keys if self._fail(job, key))
-
-    def _queued(self, job: JobMetadata, moving: list[OffloadKey], failed: frozenset[OffloadKey]) -> QueuedJob:
-        self._num_jobs += 1
-        return QueuedJob(job, moving, failed, self._clock() + self.latency_s, self._num_jobs)
-
-    def _advance(self) -> None:
         now = self._clock()
-        for job in self._writes.advance(now):
-            self._end_write(job)
-        for job in self._reads.advance(now):
-            self._end_read(job)
+        self._advance(now)
+        failed = self._failed(job_metadata)
+        failed |= {key for key in job_metadata.keys if not self._exists(key, now)}
+        moving = [key for key in job_metadata.keys if key not in failed]
+        self._submit(self._reads, job_metadata, moving, failed, now)
 
-    def _end_write(self, job: QueuedJob) -> None:
-        self._keys.update(job.moving)
-        for key in job.moving:
-            del self._being_written[key]
-        self.blocks_written += len(job.moving)
-        self._report(job)
+    def _failed(self, job: JobMetadata) -> frozenset[OffloadKey]:
+        fail = self._fail
+        return frozenset() if fail is None else frozenset([key for key in job.keys if fail(job, key)])
 
-    def _end_read(self, job: QueuedJob) -> None:
-        self.blocks_read += len(job.moving)
-        self._report(job)
+    def _submit(
+        self,
+        queue: BandwidthQueue,
+        metadata: JobMetadata,
+        moving: list[OffloadKey],
+        failed: frozenset[OffloadKey],
+        now: float,
+    ) -> QueuedJob:
+        job = QueuedJob(metadata, moving, failed, now + self.latency_s, self._jobs_submitted)
+        self._jobs_submitted += 1
+        queue.submit(job)
+        return job
 
-    def _report(self, job: QueuedJob) -> None:
-        keys = job.metadata.keys
-        good = None if not job.failed else [key for key in keys if key not in job.failed]
-        self._finished.append(JobResult(job.metadata.job_id, not job.failed, good))
+    def _advance(self, now: float) -> None:
+        self._record(self._writes.advance(now), self._reads.advance(now))
+
+    def _record(self, written: list[QueuedJob], read: list[QueuedJob]) -> None:
+        for job in written:
+            self._blocks.update(dict.fromkeys(job.moving))
+            self.num_blocks += len(job.moving)
+            self.blocks_written += len(job.moving)
+            if self.correct_verdicts:
+                self._verdicts.correct(job.moving, LookupResult.HIT)
+        for job in read:
+            self.blocks_read += len(job.moving)
+            if self.correct_verdicts:
+                self._verdicts.correct(job.failed, LookupResult.MISS)
+        ended = written + read
+        if written and read:
+            ended.sort(key=lambda job: (job.finish_s, job.number))
+        for job in ended:
+            keys = job.metadata.keys
+            good = [key for key in keys if key not in job.failed] if job.failed else None
+            self._results.append(JobResult(job.metadata.job_id, not job.failed, good))
 
     def get_finished_jobs(self) -> list[JobResult]:
-        self._advance()
-        finished, self._finished = self._finished, []
-        return finished
-
-    def drain_jobs(self) -> None:
-        """End every job now: a virtual clock cannot be waited for, so the seconds it would have taken are skipped."""
-        now = self._clock()
-        for job in self._writes.drain(now):
-            self._end_write(job)
-        for job in self._reads.drain(now):
-            self._end_read(job)
+        """Jobs that are done by now, in the order they ended."""
+        self._advance(self._clock())
+        results, self._results = self._results, []
+        return results
 
     def has_pending_work(self) -> bool:
-        return bool(self._writes.jobs or self._reads.jobs or self._finished)
+        return bool(self._results or self._writes.jobs or self._reads.jobs)
 
     def next_event_s(self) -> float | None:
-        if self._finished:
-            return self._clock()
+        """Absolute seconds of the next job's end if nothing else is submitted; now if results wait to be collected; None if
+        there is no job. O(queue_depth)."""
+        now = self._clock()
+        self._advance(now)
+        if self._results:
+            return now
         ends = (self._writes.next_finish_s(), self._reads.next_finish_s())
         return min((end for end in ends if end is not None), default=None)
 
+    def drain_jobs(self) -> None:
+        """Finish every job at once; their results wait in `get_finished_jobs`."""
+        now = self._clock()
+        self._record(self._writes.drain(now), self._reads.drain(now))
+
     def shutdown(self) -> None:
+        """Drop queued and running jobs; they are never reported, and what they had not written does not exist."""
+        now = self._clock()
+        self._advance(now)
+        self._blocks = {key: None for key in self._blocks if self._exists(key, now)}
+        self.num_blocks = len(self._blocks)
         self._writes.clear()
         self._reads.clear()
-        self._being_written.clear()
 
-    # --- counters ---
-
-    @property
-    def num_keys(self) -> int:
-        """Blocks wholly written."""
-        return len(self._keys)
+    # --- counters; each is O(1) ---
 
     @property
-    def bytes_written(self) -> int:
+    def bytes_written(self) -> float:
         return self.blocks_written * self.block_bytes
 
     @property
-    def bytes_read(self) -> int:
+    def bytes_read(self) -> float:
         return self.blocks_read * self.block_bytes
 
     @property
     def queued_write_blocks(self) -> int:
-        """Blocks of store jobs not yet ended: these are the pins."""
+        """Blocks of store jobs that are not done."""
         return self._writes.queued_blocks
 
     @property
     def queued_read_blocks(self) -> int:
         return self._reads.queued_blocks
 
-    def busy_seconds(self) -> tuple[float, float]:
-        """Seconds the write and the read pipe were in use so far."""
-        self._advance()
-        now = self._clock()
-        return self._writes.busy_until(now), self._reads.busy_until(now)
+    @property
+    def queued_write_jobs(self) -> int:
+        return self._writes.jobs
+
+    @property
+    def queued_read_jobs(self) -> int:
+        return self._reads.jobs
+
+    @property
+    def write_busy_s(self) -> float:
+        """Seconds in which bytes were being written."""
+        return self._writes.busy_until(self._clock())
+
+    @property
+    def read_busy_s(self) -> float:
+        return self._reads.busy_until(self._clock())
+
+    @property
+    def queue_events(self) -> int:
+        """Job starts and ends processed so far: the work the simulation has done, whatever the blocks."""
+        return self._writes.events + self._reads.events
+
+
+def _not_number(value: object) -> bool:
+    return isinstance(value, bool) or not isinstance(value, (int, float)) or isnan(value)
+
+
+def _positive(name: str, value: float, unit: str, finite: bool = False) -> float:
+    if _not_number(value) or value <= 0 or (finite and value == inf):
+        allowed = "and finite" if finite else "(inf is allowed)"
+        raise ValueError(f"{name} must be a number of {unit} > 0 {allowed}, got {value!r}")
+    return value

@@ -1,0 +1,23 @@
+"""The experiment: arms of the pull request's benchmark, run and compared."""
+
+from kvlab.experiment.arm import ArmSpec, GroupSpec, TierSpec, build_engine, run_arm
+from kvlab.experiment.calibrate import Calibration, calibrate
+from kvlab.experiment.config import SCALES, Experiment, ExperimentConfig, resolve
+from kvlab.experiment.parallel import ArmProgress, Outcome, run_arms
+
+__all__ = [
+    "SCALES",
+    "ArmProgress",
+    "ArmSpec",
+    "Calibration",
+    "Experiment",
+    "ExperimentConfig",
+    "GroupSpec",
+    "Outcome",
+    "TierSpec",
+    "build_engine",
+    "calibrate",
+    "resolve",
+    "run_arm",
+    "run_arms",
+]

@@ -1,0 +1,177 @@
+"""`kvlab reproduce`: resolve, run the arms with a progress bar, save the Result and its report, print the table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from kvlab.experiment.arm import ArmSpec
+from kvlab.experiment.config import (
+    DEFAULT_LAYOUT,
+    DEFAULT_POLICIES,
+    Experiment,
+    ExperimentConfig,
+    parse_policies,
+    resolve,
+    with_disk,
+    with_gpu_rate,
+)
+from kvlab.experiment.parallel import ArmProgress, Outcome, run_arms
+from kvlab.experiment.show import print_result
+from kvlab.paths import default_input_dir, default_output_dir, recorded_dir
+from kvlab.results import Result, collect_environment, load_published, load_result, result_to_json, save_result, utc_now
+
+DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
+GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
+RECORDED_PAPER = "reproduce-paper.json"
+
+
+def config_from_args(args: argparse.Namespace) -> ExperimentConfig:
+    """Raises ConfigError for what argparse cannot know to be wrong."""
+    ablation = bool(getattr(args, "ablation", False))
+    guard = getattr(args, "guard", None)
+    statuses = getattr(args, "block_status", None)
+    if isinstance(statuses, str):
+        statuses = [statuses]
+    overrides = {
+        "disk_write": getattr(args, "disk_write", None),
+        "disk_read": getattr(args, "disk_read", None),
+        "gpu_rate": getattr(args, "gpu_rate", None),
+    }
+    policies = getattr(args, "policies", None)
+    return ExperimentConfig(
+        input_path=Path(getattr(args, "dir", None) or default_input_dir()),
+        scale=args.scale,
+        policies=parse_policies([policies] if isinstance(policies, str) else policies or DEFAULT_POLICIES),
+        guards=(False, True) if ablation and guard is None else (guard is not False,),
+        block_statuses=tuple(statuses) if statuses else ("ctypes", "slots") if ablation else ("slots",),
+        scheduler_clock=args.scheduler_clock,
+        layout=getattr(args, "layout", None) or DEFAULT_LAYOUT,
+        seed=args.seed,
+        seconds=args.seconds,
+        overrides=overrides,
+    )
+
+
+def main(args: argparse.Namespace, console: Console) -> int:
+    """Exit code: 0; 130 after Ctrl-C (what was measured is saved, marked partial); 1 if an arm failed."""
+    config = config_from_args(args)
+    experiment = resolve(config)
+    kind, arms = _kind_and_arms(args, experiment)
+    as_json = bool(getattr(args, "json", False))
+    status = Console(stderr=True) if as_json else console
+    outcome = run_with_progress(arms, status)
+    if not outcome.arms:
+        for name, message in outcome.errors.items():
+            status.print(f"[bold]{name}[/]: {message}", markup=True, highlight=False)
+        status.print("nothing was measured, so nothing was saved")
+        return 130 if outcome.interrupted else 1
+    result = make_result(kind, experiment, outcome)
+    folder = Path(getattr(args, "out", None) or default_output_dir())
+    path = save_result(result, folder / f"{kind}-{config.scale}-{result.created.replace(':', '')}.json")
+    report = _write_report(result, path, status)
+    if as_json:
+        sys.stdout.write(result_to_json(result))
+    else:
+        print_result(result, console, recorded=recorded_result(result))
+        console.print(f"\nResult: {_shown(path)}" + (f"\nReport: {_shown(report)}" if report else ""), highlight=False)
+    return 130 if outcome.interrupted else 1 if outcome.errors else 0
+
+
+def _kind_and_arms(args: argparse.Namespace, experiment: Experiment) -> tuple[str, tuple[ArmSpec, ...]]:
+    sweep_disk, sweep_gpu = getattr(args, "sweep_disk", None), getattr(args, "sweep_gpu_rate", None)
+    if sweep_disk:
+        values = sweep_disk if isinstance(sweep_disk, Sequence) and not isinstance(sweep_disk, str) else DISK_SWEEP
+        factor = experiment.config.factor
+        return "sweep", tuple(with_disk(arm, w, 2 * w, factor) for w in values for arm in experiment.arms)
+    if sweep_gpu:
+        base = experiment.assumptions["gpu_rate"].value
+        factor = experiment.config.factor
+        return "sweep", tuple(with_gpu_rate(arm, base * f, factor) for f in GPU_SWEEP for arm in experiment.arms)
+    return ("ablation" if getattr(args, "ablation", False) else "reproduce"), experiment.arms
+
+
+def run_with_progress(arms: Sequence[ArmSpec], console: Console) -> Outcome:
+    """Run the arms, as many at a time as there are cores, under one bar an arm."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, refresh_per_second=2) as progress:
+        tasks = {
+            arm.name: progress.add_task(arm.name, total=arm.workload.max_seconds, rate="", start=False) for arm in arms
+        }
+
+        def on_progress(done: ArmProgress) -> None:
+            task = tasks[done.name]
+            progress.start_task(task)
+            rate = done.tokens / done.seconds if done.seconds else 0.0
+            progress.update(task, completed=done.seconds, rate=f"{rate:,.0f} tok/s so far")
+
+        outcome = run_arms(arms, cores(), on_progress)
+        for arm in outcome.arms:
+            progress.update(tasks[arm.name], completed=None if arm.partial else progress.tasks[0].total)
+        return outcome
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def make_result(kind: str, experiment: Experiment, outcome: Outcome) -> Result:
+    """The Result of these arms, with what is modelled, assumed and missing said in its notes."""
+    notes = [
+        f"Scheduler seconds are {experiment.config.scheduler_clock}; GPU, copies and disk are modelled; no GPU was used.",
+        *experiment.notes(),
+        *(f"arm {name} gave no result: {message.splitlines()[0]}" for name, message in outcome.errors.items()),
+    ]
+    if outcome.interrupted:
+        notes.append("Interrupted: the arms end where they were.")
+    published = None
+    if (experiment.config.input_path / "published.md").is_file():
+        published = load_published(
+            experiment.config.input_path / "published.md", experiment.pr_input.guidellm.output_tokens
+        )
+    return Result(
+        kind=kind,
+        created=utc_now(),
+        environment=collect_environment(),
+        config=experiment.describe(),
+        arms=outcome.arms,
+        partial=outcome.partial,
+        published=published,
+        notes=notes,
+    )
+
+
+def recorded_result(result: Result) -> Result | None:
+    """The committed paper-scale Result, to stand beside a smaller run; None beside itself or where there is none."""
+    path = recorded_dir() / RECORDED_PAPER
+    if result.scale == "paper" or result.kind != "reproduce" or not path.is_file():
+        return None
+    return load_result(path)
+
+
+def _write_report(result: Result, path: Path, console: Console) -> Path | None:
+    try:
+        from kvlab.report import save_report
+    except ImportError as error:
+        console.print(f"no HTML report: {error.name} is not installed (pip install 'kvlab[report]')")
+        return None
+    return save_report(result, path.with_suffix(".html"))
+
+
+def _shown(path: Path) -> str:
+    try:
+        return os.path.relpath(path)
+    except ValueError:
+        return str(path)

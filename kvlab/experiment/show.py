@@ -1,0 +1,95 @@
+"""A Result on the terminal: the published table beside ours, the ratio, and where the time went."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from kvlab.results import CALL_KINDS, ArmResult, Result, guidellm_table, machine_line, ratio_lines, value_at
+
+MOMENTS = 8
+
+
+def print_result(result: Result, console: Console, recorded: Result | None = None) -> None:
+    """Everything `kvlab reproduce` says at its end. `recorded`: the committed paper-scale Result to stand beside it."""
+    console.print()
+    if result.partial:
+        console.print("[bold]PARTIAL: this run did not reach its end; rates are over what was run.[/]")
+    _print_table(result, console)
+    for line in ratio_lines(result):
+        console.print(f"  {line}", highlight=False)
+    if recorded is not None:
+        console.print(f"\nRecorded at paper scale ({machine_line(recorded)}):", highlight=False)
+        _print_table(recorded, console, with_published=False)
+        for line in ratio_lines(recorded):
+            console.print(f"  {line}", highlight=False)
+    console.print(where_the_time_went(result))
+    console.print(blocks_inspected(result))
+    for arm in result.arms[:2] if result.kind == "reproduce" else ():
+        console.print(block_states(arm))
+    for note in result.notes:
+        console.print(f"  {note}", highlight=False, style="dim")
+
+
+def _print_table(result: Result, console: Console, with_published: bool = True) -> None:
+    table = guidellm_table(result)
+    rich = RichTable(title=table.title, title_justify="left")
+    for i, column in enumerate(table.columns):
+        rich.add_column(column, justify="left" if i < 2 else "right")
+    for row in table.rows:
+        if with_published or not row[0].startswith("published"):
+            rich.add_row(*row)
+    console.print(rich)
+    for note in table.notes if with_published else ():
+        console.print(f"  {note}", highlight=False, style="dim")
+
+
+def where_the_time_went(result: Result) -> RichTable:
+    """Scheduler seconds by kind of call, and what the rest of the run's seconds were."""
+    table = RichTable(title="Where the seconds went (virtual seconds)", title_justify="left")
+    table.add_column("")
+    for arm in result.arms:
+        table.add_column(arm.name, justify="right")
+
+    def row(label: str, kind: str, source: str) -> None:
+        values = [getattr(arm, source).get(kind, 0.0) for arm in result.arms]
+        if any(values):
+            table.add_row(label, *(f"{v:,.3f}" for v in values))
+
+    for kind in CALL_KINDS:
+        row(f"scheduler: {kind}", kind, "seconds")
+    row("  of which in evict", "evict", "seconds")
+    row("GPU: fixed part of a step", "gpu_fixed", "step_seconds")
+    row("GPU: computed tokens", "gpu_compute", "step_seconds")
+    row("waiting for copies and disk", "wait", "step_seconds")
+    table.add_section()
+    row("longest step", "longest_step", "step_seconds")
+    table.add_row("steps", *(f"{arm.steps:,}" for arm in result.arms))
+    return table
+
+
+def blocks_inspected(result: Result) -> RichTable:
+    table = RichTable(title="Blocks inspected per evict call", title_justify="left")
+    for column in ("", "evict calls", "median", "p99", "max", "in all"):
+        table.add_column(column, justify="right" if column else "left")
+    for arm in result.arms:
+        values = (arm.evict_calls, *(arm.inspected_percentile(p) for p in (50, 99, 100)), inspected_in_all(arm))
+        table.add_row(arm.name, *("-" if v is None else f"{v:,}" for v in values))
+    return table
+
+
+def inspected_in_all(arm: ArmResult) -> int:
+    return sum(blocks * calls for blocks, calls in arm.inspected_per_evict.items())
+
+
+def block_states(arm: ArmResult) -> RichTable:
+    """CPU blocks by state at a few moments."""
+    names = ("pinned", "pending", "idle", "free", "running", "waiting")
+    table = RichTable(title=f"CPU blocks over time, {arm.name}", title_justify="left")
+    for column in ("virtual s", *names):
+        table.add_column(column, justify="right")
+    for i in range(1, MOMENTS + 1):
+        moment = arm.duration_s * i / MOMENTS
+        values = [value_at(arm, name, moment) for name in names]
+        table.add_row(f"{moment:.1f}", *("-" if v is None else f"{v:,.0f}" for v in values))
+    return table
