@@ -117,7 +117,7 @@ def _canonical(written: str, flag_set: FlagSet) -> str:
 
 
 def _is_flag(value: str) -> bool:
-    return len(value) > 1 and value[0] == "-" and not value[1].isdigit() and not value[1] == "."
+    return len(value) > 1 and value[0] == "-" and not value[1].isdigit() and value[1] != "."
 
 
 def _is_long_flag(value: str) -> bool:

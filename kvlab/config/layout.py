@@ -141,6 +141,15 @@ class KVLayout:
         groups = tuple(replace(g, block_size_tokens=block_size_tokens) for g in self.groups)
         return replace(self, groups=groups, hash_block_size_tokens=0)
 
+    def merged(self) -> KVLayout:
+        """All layers in one full-attention group: what vLLM makes of them without the hybrid KV cache manager."""
+        if len({(g.num_kv_heads, g.head_size, g.block_size_tokens) for g in self.groups}) > 1:
+            raise ConfigError(f"layout {self.name}: groups of unequal heads or block sizes cannot become one group")
+        one = replace(
+            self.groups[0], name="all", kind="full_attention", sliding_window_tokens=None, num_layers=self.num_layers
+        )
+        return replace(self, groups=(one,))
+
     def bytes_per_gpu_block_per_worker(self, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1) -> int:
         """KV tensor bytes on one worker / number of GPU blocks."""
         per_group = [

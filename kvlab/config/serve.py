@@ -1,7 +1,7 @@
 """The `vllm serve` command: the flags that decide what the offload tier sees.
 
-Mirrors `vllm/engine/arg_utils.py` and `vllm/config/{vllm,parallel}.py` (0.24) for those flags. Left out: all others; they
-are kept in `unknown_flags` and listed in a warning.
+Mirrors `vllm/engine/arg_utils.py` and `vllm/config/{vllm,parallel}.py` (0.24) for those flags. Left out: all others;
+they are kept in `unknown_flags` and listed in a warning.
 
 Notes:
 * On/off flags are argparse pairs: of `--enable-prefix-caching --no-enable-prefix-caching` the last one counts.

@@ -37,9 +37,10 @@ _DATA_FIELDS: Mapping[str, tuple[int, int | None]] = {
     "prompt_tokens": (1, None), "output_tokens": (1, None), "prefix_tokens": (0, 0), "prefix_count": (1, 1),
     "turns": (1, 1),
 }  # fmt: skip
-_NOT_MODELLED = tuple(
-    f"{kind}_tokens_{what}" for kind in ("prompt", "output") for what in ("stdev", "min", "max")
-) + ("prefix_buckets", "tools", "tool_call_turns")  # fmt: skip
+_NOT_MODELLED = (
+    "prompt_tokens_stdev", "prompt_tokens_min", "prompt_tokens_max", "output_tokens_stdev", "output_tokens_min",
+    "output_tokens_max", "prefix_buckets", "tools", "tool_call_turns",
+)  # fmt: skip
 _IGNORED = ("type", "kind", "source", "samples")
 
 
@@ -143,7 +144,7 @@ class _Reader:
             return self._value("rate", read_int, None, at_least=1)  # type: ignore[no-any-return]
         return self._value("rate", read_float, None, above=0)  # type: ignore[no-any-return]
 
-    def _data(self) -> dict[str, int]:
+    def _data(self) -> dict[str, Any]:
         flag = self.parsed.last("--data")
         if flag is None or flag.text is None:
             raise ConfigError("--data is missing; it says how long prompts are", key="data", where=self.start)
@@ -151,7 +152,7 @@ class _Reader:
         self.warnings += document.warnings
         values = document.value
         self._check_keys(values, document, flag)
-        found: dict[str, int] = {}
+        found: dict[str, Any] = {}
         for name, (smallest, default) in _DATA_FIELDS.items():
             origin = document.origin(name) or flag.origin
             if values.get(name) is None:
