@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kvlab.base import (
     CPULoadStoreSpec,
@@ -49,7 +49,8 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
     * `guard`: refuse by the idle count before asking the policy (PR #45757). False: the policy finds out by itself.
     * `store_threshold`: from 2 on, store only keys looked up that often; `max_tracker_size` keys are remembered.
     * `count`: keep `stats` (under 5 % of the calls' time). `time_calls`: also `stats.seconds` per kind of call, which
-      can double the time of a `lookup`; the seconds of `evict` are part of those of `prepare_store`.
+      can double the time of a `lookup`; the seconds of `evict` are part of those of `prepare_store`. "evict" times
+      only that one.
 
     ValueError for arguments that make no sense.
     """
@@ -75,10 +76,12 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         policy = build_policy(cache_policy, num_blocks, cache_policy_module_path, policy_options)
         policy.count_inspected = count
         super().__init__(num_blocks, policy, guard)
-        checked_int("store_threshold", store_threshold, at_least=0)
-        checked_int("max_tracker_size", max_tracker_size, at_least=1)
+        self.store_threshold = checked_int("store_threshold", store_threshold, at_least=0)
+        self.max_tracker_size = checked_int("max_tracker_size", max_tracker_size, at_least=1)
         self._block_status = get_block_status(block_status)
         self._count = count
+        if time_calls not in (True, False, "evict"):
+            raise ValueError(f'time_calls must be True, False or "evict", got {time_calls!r}')
         self._time_calls = bool(time_calls)
         self.stats = ManagerStats()
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
@@ -168,7 +171,10 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
 
         Free slots first, then exactly as many victims as are missing; nothing offered is ever a victim. With nothing
         to store, an empty output. None, with nothing changed, if there are too few idle unprotected blocks.
+        TypeError for a single key where a collection of keys belongs.
         """
+        if isinstance(keys, bytes):
+            raise TypeError(f"prepare_store takes a collection of keys, got one key: {keys!r}; write [key]")
         offered = list(keys) if self.reuse is None else self._drop_rarely_seen(self.reuse, keys)
         get, insert = self._policy.get, self._policy.insert
         new_keys = [key for key in offered if get(key) is None]

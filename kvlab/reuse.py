@@ -1,7 +1,7 @@
 """The store threshold: keep a block only if its key has been asked for often enough.
 
-Mirrors the `counts` of `vllm/v1/kv_offload/cpu/manager.py` in releases up to 0.28, where lookups are counted (from 0.29 on
-offers are). Off below a threshold of 2, and by default.
+Mirrors the `counts` of `vllm/v1/kv_offload/cpu/manager.py` in releases up to 0.28, where lookups are counted (from 0.29
+on offers are). Off below a threshold of 2, and by default.
 
 Notes:
 * The memory is bounded: a new key pushes out the one not looked up for longest, which then starts again at 1.

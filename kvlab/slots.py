@@ -1,7 +1,7 @@
 """The slots of the CPU tier: which are free, and how many blocks are in each state. All of it O(1) but `states`.
 
-Mirrors the block pool inside `vllm/v1/kv_offload/cpu/manager.py` of release 0.24. Added: the number of blocks being written,
-and tables for people.
+Mirrors the block pool inside `vllm/v1/kv_offload/cpu/manager.py` of release 0.24. Added: the number of blocks being
+written, and tables for people.
 
 Notes:
 * Slot numbers are addresses, so their order can be observed: never-used ones ascending, then the last freed first.
