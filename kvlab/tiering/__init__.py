@@ -1,8 +1,8 @@
 """Tiers below the CPU tier, and the manager that writes through to them and promotes from them.
 
-Three hops, three pairs of words: *store* and *load* are GPU to CPU and back, *write* and *read* are what a secondary tier does
-with the CPU tier's slots; a write down is a *cascade*, a read up a *promotion*. A cold hit on disk therefore takes three
-steps of the scheduler: the existence check, the promotion, the load.
+Three hops, three pairs of words: *store* and *load* are GPU to CPU and back, *write* and *read* are what a secondary
+tier does with the CPU tier's slots; a write down is a *cascade*, a read up a *promotion*. A cold hit on disk therefore
+takes three steps of the scheduler: the existence check, the promotion, the load.
 """
 
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager

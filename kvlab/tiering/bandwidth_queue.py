@@ -3,10 +3,10 @@
 kvlab's own model of a disk; it mirrors no vLLM file.
 
 The rules:
-* A job reaches the device `latency_s` after it was submitted (its owner sets `arrival_s`) and enters service in the order
-  of submission, when one of `queue_depth` places is free.
-* The n jobs in service share the pipe equally: each moves 1/n of the bandwidth. So the pipe is never idle while a job is in
-  service, and bytes moved / busy seconds is the bandwidth exactly.
+* A job reaches the device `latency_s` after it was submitted (its owner sets `arrival_s`) and enters service in the
+  order of submission, when one of `queue_depth` places is free.
+* The n jobs in service share the pipe equally: each moves 1/n of the bandwidth. So the pipe is never idle while a job
+  is in service, and bytes moved / busy seconds is the bandwidth exactly.
 * Inside a job blocks move one after the other in the order of its keys. A job with nothing to move (every block already
   there, or failing) ends the moment it enters service: it costs the latency and its place in the order.
 
@@ -14,8 +14,8 @@ Notes:
 * `queue_depth=1` is block-by-block first-in first-out, as 0.24's fs tier with its one task a block. More is like 0.27+,
   where each I/O thread writes a job of its own: jobs then end in bursts, and pins with them.
 * Cost: O(log queue_depth) a job, whatever its size and however long the queue. The trick is *virtual time*, the service
-  each job in the pipe has received so far: it grows by dt/n, is the same for all, and a job ends when it has grown by the
-  job's own work. Nothing has to be updated when jobs come and go but n.
+  each job in the pipe has received so far: it grows by dt/n, is the same for all, and a job ends when it has grown by
+  the job's own work. Nothing has to be updated when jobs come and go but n.
 * Positions are only moved at events (a job enters or ends), so that asking for the time in between rounds nothing.
 """
 
@@ -33,7 +33,7 @@ from kvlab.tiering.base import JobMetadata
 
 @dataclass(slots=True, eq=False)
 class QueuedJob:
-    """`moving`: the keys whose bytes go through the pipe, in order. `failed`: the keys that will be reported as failed."""
+    """`moving`: the keys whose bytes go through the pipe, in order. `failed`: the keys to be reported as failed."""
 
     metadata: JobMetadata
     moving: list[OffloadKey]

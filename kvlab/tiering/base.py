@@ -1,7 +1,7 @@
 """Jobs between the CPU tier and a secondary tier, and the contract of a secondary tier.
 
-Mirrors `vllm/v1/kv_offload/tiering/base.py` of release 0.24. Left out: the memoryview of the CPU tier and the spec, which
-only tiers that move real bytes need; they take them in their own constructor.
+Mirrors `vllm/v1/kv_offload/tiering/base.py` of release 0.24. Left out: the memoryview of the CPU tier and the spec,
+which only tiers that move real bytes need; they take them in their own constructor.
 
 Notes:
 * A secondary tier never sees the GPU. Stores go GPU -> CPU -> tier (*cascade*), loads tier -> CPU (*promotion*) -> GPU.
@@ -38,7 +38,7 @@ class JobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The end of a job. `success` means every key; otherwise `successful_keys` names those that made it (None: none)."""
+    """The end of a job. `success`: every key made it; otherwise `successful_keys` names those that did (None: none)."""
 
     job_id: JobId
     success: bool
@@ -46,7 +46,7 @@ class JobResult:
 
 
 class SecondaryTierManager(ABC):
-    """One tier below the CPU. Every method runs on the scheduler's thread and must not wait for I/O, `drain_jobs` apart."""
+    """One tier below the CPU. All methods run on the scheduler's thread; none but `drain_jobs` may wait for I/O."""
 
     def __init__(self, tier_type: str) -> None:
         self.tier_type = tier_type
@@ -64,7 +64,7 @@ class SecondaryTierManager(ABC):
 
     @abstractmethod
     def submit_load(self, job_metadata: JobMetadata) -> None:
-        """Start copying from this tier into reserved CPU slots. A key that is gone is a failed result, never silence."""
+        """Start copying from this tier into reserved CPU slots. A key that is gone is a failed result, not silence."""
 
     @abstractmethod
     def get_finished_jobs(self) -> Iterable[JobResult]:
@@ -98,7 +98,7 @@ class SecondaryTierManager(ABC):
         return False
 
     def next_event_s(self) -> float | None:
-        """Absolute seconds, on this tier's clock, of its next completion if nothing else is submitted; None: no such time."""
+        """Seconds on this tier's clock at which its next job ends if nothing else is submitted; None: no such time."""
         return None
 
     def shutdown(self) -> None:

@@ -15,7 +15,7 @@ from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
 
 
 class ExampleTier(SecondaryTierManager):
-    """In-memory, synchronous, unbounded. `offload_policy` ("block_level" or "request_level") is its answer to each request."""
+    """In memory, synchronous, unbounded. `offload_policy`: "block_level" or "request_level", for every request."""
 
     def __init__(
         self,

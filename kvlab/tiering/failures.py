@@ -17,7 +17,8 @@ _KINDS = ("both", "store", "load")
 
 
 class SeededFailures:
-    """Fail each block with probability `rate`, the same blocks in every process that submits the same jobs in the same order.
+    """Fail each block with probability `rate`, the same blocks in every process that submits the same jobs in the same
+    order.
 
     `kind`: "store" (CPU to tier), "load" (tier to CPU) or "both".
     """

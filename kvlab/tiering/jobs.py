@@ -1,7 +1,7 @@
 """The open jobs of a tiering manager: ids, owners, and how many blocks each tier holds.
 
-Mirrors the `_transfer_jobs` bookkeeping in `vllm/v1/kv_offload/tiering/manager.py`: ids from 0, one counter for all tiers
-(0.24), a job reported by the wrong tier is refused (0.28).
+Mirrors the `_transfer_jobs` bookkeeping in `vllm/v1/kv_offload/tiering/manager.py`: ids from 0, one counter for all
+tiers (0.24), a job reported by the wrong tier is refused (0.28).
 
 Notes:
 * A job is closed once. A second report of the same job is refused, so nothing is unpinned twice.
@@ -18,7 +18,7 @@ from kvlab.tiering.base import JobId, JobMetadata, JobResult
 
 
 class InFlight(NamedTuple):
-    """Open jobs of one kind at one tier, with their blocks: a cascade pins its blocks, a promotion holds empty slots."""
+    """Open jobs of one kind at one tier, with their blocks: a cascade pins blocks, a promotion holds empty slots."""
 
     tier_index: int
     kind: str
@@ -55,8 +55,8 @@ class TransferJobs:
     def close(self, tier_index: int, result: JobResult) -> JobMetadata | None:
         """The job this result ends; None for one forgotten by a reset.
 
-        Raises OffloadingStateError, with the job (if any) still open, for an id that is not open, for another tier's job,
-        and for `successful_keys` that are not the job's.
+        Raises OffloadingStateError, with the job (if any) still open, for an id that is not open, for another tier's
+        job, and for `successful_keys` that are not the job's.
         """
         job_id = result.job_id
         entry = self._jobs.get(job_id)

@@ -1,8 +1,9 @@
 """CPU tier plus secondary tiers: cascade every store downwards, promote on a lookup that finds a block below.
 
-Mirrors `vllm/v1/kv_offload/tiering/manager.py` of release 0.24, with the lookup names of 0.28, partial job success (0.28)
-and, unless switched off, 0.25's deferred "request finished". Left out: back-pressure (0.31), per-request tier filters
-(0.27), parking of request-level keys that are still being written (0.29). The jobs themselves are in `kvlab.tiering.transfers`.
+Mirrors `vllm/v1/kv_offload/tiering/manager.py` of release 0.24, with the lookup names of 0.28, partial job success
+(0.28) and, unless switched off, 0.25's deferred "request finished". Left out: back-pressure (0.31), per-request tier
+filters (0.27), parking of request-level keys that are still being written (0.29). The jobs themselves are in
+`kvlab.tiering.transfers`.
 
 Notes:
 * `lookup` may evict: a block found below gets a CPU slot at once, one victim a block.
@@ -10,8 +11,9 @@ Notes:
 * A promoted block is *not* pinned for the request that asked. It can be evicted again before anybody reads it.
 * A block is written to every tier right after its store and stays pinned until the slowest tier's whole job is reported
   *and* polled. The queue of such jobs has no limit (as up to 0.30): it can pin the entire CPU tier.
-* Tiers are polled once a step, by the first `lookup`, `prepare_load` or `prepare_store`; `on_schedule_end` clears the gate.
-  vLLM 0.24 calls it *before* the step's stores are prepared, so these poll again and the next step's lookups do not.
+* Tiers are polled once a step, by the first `lookup`, `prepare_load` or `prepare_store`; `on_schedule_end` clears the
+  gate. vLLM 0.24 calls it *before* the step's stores are prepared, so these poll again and the next step's lookups do
+  not.
 """
 
 from __future__ import annotations
@@ -40,21 +42,30 @@ from kvlab.tiering.table import state_table
 from kvlab.tiering.transfers import Transfers
 
 _MISS, _HIT, _HIT_PENDING, _RETRY = LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult.RETRY
-_TIMED_CALLS = "lookup prepare_load complete_load prepare_store complete_store touch on_schedule_end".split()
+_TIMED_CALLS = (
+    "lookup",
+    "prepare_load",
+    "complete_load",
+    "prepare_store",
+    "complete_store",
+    "touch",
+    "on_schedule_end",
+)
 
 
 class TieringOffloadingManager(OffloadingManager):
     """One CPU tier and `secondary_tiers`, asked in that order.
 
-    * `stats` is the primary tier's: one object, in which each `lookup` counts once, by its final answer, and per *call* (a
-      request that waits asks again every step and counts again). `count` and `time_calls` are the primary tier's; the seconds
-      of `prepare_write`, `prepare_read` and so on are part of those of the call they happen in.
-    * `defer_request_finished`: tiers hear that a request finished only after its last GPU store completed, and a reset keeps
-      what live requests asked for (0.25). False: at once, and a reset forgets (0.24).
-    * `enable_events` makes a list of its own to which nothing is added, as in vLLM; block events come from the primary tier.
+    * `stats` is the primary tier's: one object, in which each `lookup` counts once, by its final answer, and per *call*
+      (a request that waits asks again every step and counts again). `count` and `time_calls` are the primary tier's;
+      the seconds of `prepare_write`, `prepare_read` and so on are part of those of the call they happen in.
+    * `defer_request_finished`: tiers hear that a request finished only after its last GPU store completed, and a reset
+      keeps what live requests asked for (0.25). False: at once, and a reset forgets (0.24).
+    * `enable_events` makes a list of its own to which nothing is added, as in vLLM; block events come from the primary
+      tier.
 
-    Raises TypeError for a primary tier or a tier of the wrong class, ValueError for a tier listed twice and for a primary
-    tier with a store threshold of 2 or more (as vLLM's `TieringOffloadingSpec`).
+    Raises TypeError for a primary tier or a tier of the wrong class, ValueError for a tier listed twice and for a
+    primary tier with a store threshold of 2 or more (as vLLM's `TieringOffloadingSpec`).
     """
 
     def __init__(
@@ -77,10 +88,10 @@ class TieringOffloadingManager(OffloadingManager):
         self._transfers = Transfers(primary_tier, self.secondary_tiers)
         self._requests = RequestBooks()
         self._processed_jobs_this_step = False
-        if primary_tier.timing:
-            primary_tier.stop_timing(_TIMED_CALLS)
+        timed_call = primary_tier.hand_over_timing(_TIMED_CALLS)
+        if timed_call is not None:
             for name in _TIMED_CALLS:
-                setattr(self, name, partial(primary_tier._timed, name, getattr(self, name)))
+                setattr(self, name, partial(timed_call, name, getattr(self, name)))
 
     # --- reading ---
 
@@ -206,8 +217,8 @@ class TieringOffloadingManager(OffloadingManager):
         return [*own, *self.primary_tier.take_events()]
 
     def reset_cache(self) -> None:
-        """Empty the CPU tier. Tiers are drained and keep what they hold; promotions not yet submitted are dropped; requests
-        whose "finished" waited for a GPU store are finished now. A job report that arrives later is ignored."""
+        """Empty the CPU tier. Tiers are drained and keep what they hold; promotions not yet submitted are dropped;
+        requests whose "finished" waited for a GPU store are finished now. A job reported later is ignored."""
         for tier in self.secondary_tiers:
             tier.drain_jobs()
         try:
@@ -265,5 +276,5 @@ def _check(primary_tier: CPUPrimaryTierOffloadingManager, secondary_tiers: Seque
             raise TypeError(f"secondary_tiers[{index}] must be a SecondaryTierManager, got {tier!r}")
     if len({id(tier) for tier in secondary_tiers}) < len(secondary_tiers):
         raise ValueError("secondary_tiers lists the same tier object twice: make one object per tier")
-    if primary_tier.store_threshold >= 2:
-        raise ValueError(f"store_threshold must be 0 or 1 with tiering, as in vLLM, got {primary_tier.store_threshold}")
+    if primary_tier.reuse is not None:
+        raise ValueError("store_threshold of the primary tier must be 0 or 1 with tiering, as in vLLM")

@@ -1,11 +1,11 @@
 """The CPU tier as the secondary tiers see it: the GPU's four calls again, under the names of the other hop.
 
-Mirrors `CPUPrimaryTierOffloadingManager` in `vllm/v1/kv_offload/tiering/manager.py` of release 0.24. Left out: the shared
-memory region and its view, which belong to whoever moves bytes.
+Mirrors `CPUPrimaryTierOffloadingManager` in `vllm/v1/kv_offload/tiering/manager.py` of release 0.24. Left out: the
+shared memory region and its view, which belong to whoever moves bytes.
 
 Notes:
-* *load/store* is the hop CPU <-> GPU, *read/write* the hop CPU <-> secondary tier. In vLLM the four are plain aliases. Here
-  they do the same and are counted apart: a promotion is no GPU store, a cascade no GPU load.
+* *load/store* is the hop CPU <-> GPU, *read/write* the hop CPU <-> secondary tier. In vLLM the four are plain aliases.
+  Here they do the same and are counted apart: a promotion is no GPU store, a cascade no GPU load.
 * `prepare_write` evicts like any store. That is where the time of a stalled scheduler goes: one victim at a time, from
   inside `lookup`.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from kvlab.base import CPULoadStoreSpec, OffloadKey, PrepareStoreOutput, ReqContext
 from kvlab.manager import CPUOffloadingManager
@@ -25,18 +25,15 @@ _HOP_CALLS = ("prepare_read", "complete_read", "prepare_write", "complete_write"
 class CPUPrimaryTierOffloadingManager(CPUOffloadingManager):
     """`CPUOffloadingManager` with `prepare_read complete_read prepare_write complete_write`; same arguments.
 
-    `stats` counts blocks read by tiers as `cascades`, blocks written by them as `promotions` (when the slot is reserved),
-    `promotions_refused` (no slot) and `promotions_failed` (slot given back). Evictions count as such whoever caused them.
-    `timed_call(name, call, *arguments)` adds to `stats.seconds`; None unless `time_calls` is True.
+    `stats` counts blocks read by tiers as `cascades`, blocks written by them as `promotions` (when the slot is
+    reserved), `promotions_refused` (no slot) and `promotions_failed` (slot given back). Evictions count as such whoever
+    caused them.
     """
 
-    def __init__(self, *args: Any, time_calls: bool | Literal["evict"] = False, **kwargs: Any) -> None:
-        super().__init__(*args, time_calls=time_calls, **kwargs)
-        self.counting: bool = self._count
-        self.timing = time_calls is True
-        if self.timing:
-            for name in _HOP_CALLS:
-                setattr(self, name, partial(self._timed, name, getattr(self, name)))
+    @property
+    def counting(self) -> bool:
+        """The constructor's `count`."""
+        return self._count
 
     def prepare_read(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
         """Pin blocks for a tier to read, until `complete_read`. OffloadingStateError for a missing or unready one."""
@@ -71,9 +68,16 @@ class CPUPrimaryTierOffloadingManager(CPUOffloadingManager):
         if self.counting and not success:
             self.stats.promotions_failed += pending - self.num_pending
 
-    def stop_timing(self, names: Collection[str]) -> None:
-        """Take the clocks off these calls: a manager around this one times them itself."""
+    def hand_over_timing(self, names: Collection[str]) -> Callable[..., Any] | None:
+        """For a manager around this one that times the calls `names` itself: with `time_calls=True`, take the clocks
+        off them, put clocks on the four calls above, and give the function (name, call, *arguments) that adds to
+        `stats.seconds`. Otherwise None."""
+        timed = {name: call for name, call in vars(self).items() if isinstance(call, partial)}
+        if "lookup" not in timed:
+            return None
         for name in names:
-            wrapper = vars(self).get(name)
-            if isinstance(wrapper, partial):
-                setattr(self, name, wrapper.args[1])
+            if name in timed:
+                setattr(self, name, timed[name].args[1])
+        for name in _HOP_CALLS:
+            setattr(self, name, partial(self._timed, name, getattr(self, name)))
+        return self._timed

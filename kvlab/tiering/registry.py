@@ -55,8 +55,9 @@ def get_tier_class(tier_type: str) -> type[SecondaryTierManager]:
 def create_tier(entry: Mapping[str, Any], **supplied: Any) -> SecondaryTierManager:
     """Build the tier an entry of `secondary_tiers` describes.
 
-    `supplied` is what the program knows and the entry does not (`clock`, `block_bytes`, ...): each goes to the constructor
-    if it takes an argument of that name. Raises ValueError for a missing or unknown `type`, an unknown or a missing key.
+    `supplied` is what the program knows and the entry does not (`clock`, `block_bytes`, ...): each goes to the
+    constructor if it takes an argument of that name. Raises ValueError for a missing or unknown `type`, an unknown or a
+    missing key.
     """
     if not isinstance(entry, Mapping):
         raise ValueError(f"an entry of secondary_tiers is a mapping with a 'type', got {entry!r}")
@@ -72,19 +73,17 @@ def create_tier(entry: Mapping[str, Any], **supplied: Any) -> SecondaryTierManag
     fixed = {name: value for name, value in supplied.items() if name in parameters or takes_any}
     if "tier_type" in parameters or takes_any:
         fixed["tier_type"] = tier_type
-    named = [name for name, p in parameters.items() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    allowed = [name for name in named if name not in fixed]
+    catch_all = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    allowed = [name for name, p in parameters.items() if p.kind not in catch_all and name not in fixed]
     for name in options:
         if name in fixed or (name not in allowed and not takes_any):
             raise unknown_name(f"secondary tier {tier_type!r}: key", name, ["type", *allowed])
     for name in allowed:
         if parameters[name].default is inspect.Parameter.empty and name not in options:
-            if parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
-                raise ValueError(f"secondary tier {tier_type!r} needs the key {name!r}, got only {sorted(options)}")
+            raise ValueError(f"secondary tier {tier_type!r} needs the key {name!r}, got only {sorted(options)}")
     return tier_class(**fixed, **options)
 
 
 def _check_class(tier_type: str, tier_class: object) -> None:
     if not (isinstance(tier_class, type) and issubclass(tier_class, SecondaryTierManager)):
         raise TypeError(f"tier type {tier_type!r}: {tier_class!r} is not a subclass of SecondaryTierManager")
-

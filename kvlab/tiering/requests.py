@@ -4,8 +4,8 @@ Mirrors `_request_level_tiers` (0.24) and the deferred `on_request_finished` (0.
 `vllm/v1/kv_offload/tiering/manager.py`.
 
 Notes:
-* A GPU store that is still running may yet submit a cascade for its request, so a tier that has dropped the request by then
-  would keep its state for ever. Hence the deferral.
+* A GPU store that is still running may yet submit a cascade for its request, so a tier that has dropped the request by
+  then would keep its state for ever. Hence the deferral.
 * Blocks, not calls, are counted: completing the same store twice cannot release a request early.
 """
 
@@ -57,8 +57,8 @@ class RequestBooks:
         return True
 
     def reset(self, keep_live: bool) -> list[ReqContext]:
-        """Forget running GPU stores; gives the requests whose "finished" waited for them. `keep_live`: live requests keep
-        their request-level tiers."""
+        """Forget running GPU stores; gives the requests whose "finished" waited for them. `keep_live`: live requests
+        keep their request-level tiers."""
         waiting = list(self._finish_deferred.values())
         self._gpu_stores.clear()
         for req_context in waiting:

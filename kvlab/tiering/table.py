@@ -1,4 +1,5 @@
-"""The state of a tiering manager as a small HTML table: how many CPU blocks are in which state, and which jobs hold them.
+"""The state of a tiering manager as a small HTML table: how many CPU blocks are in which state, and which jobs hold
+them.
 
 kvlab's own; it mirrors no vLLM file.
 

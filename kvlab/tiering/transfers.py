@@ -4,8 +4,8 @@ Mirrors `_initiate_promotion`, `_flush_pending_promotions`, `_process_finished_j
 `vllm/v1/kv_offload/tiering/manager.py` (0.24), with partial job success (0.28).
 
 Notes:
-* A promotion takes its slot at once, so that nobody promotes the block a second time in the same step; what is put off to the
-  end of the step is the copy, one job per tier and request.
+* A promotion takes its slot at once, so that nobody promotes the block a second time in the same step; what is put off
+  to the end of the step is the copy, one job per tier and request.
 * A cascade that fails is only counted: no retry, and the block stays in the CPU tier.
 * If a tier raises in `submit_store` or `submit_load`, that job is undone before the error goes on to the caller.
 """
@@ -73,7 +73,7 @@ class Transfers:
                 raise
 
     def process_finished_jobs(self) -> None:
-        """Poll every tier. A report that is refused (OffloadingStateError) does not keep the others from being handled."""
+        """Poll every tier. OffloadingStateError for reports that make no sense, after all others have been handled."""
         refused: list[str] = []
         for index, tier in enumerate(self._tiers):
             for result in tier.get_finished_jobs():

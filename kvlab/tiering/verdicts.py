@@ -1,11 +1,13 @@
 """Existence answers that come one step later: asked during a step, answered in one batch at its end.
 
-Mirrors `vllm/v1/kv_offload/tiering/async_lookup.py` of release 0.24. Left out: the thread; whoever owns the batch answers it.
+Mirrors `vllm/v1/kv_offload/tiering/async_lookup.py` of release 0.24. Left out: the thread; whoever owns the batch
+answers it.
 
 Notes:
 * The first ask is always RETRY, so a cold disk hit costs three steps: existence, promotion, load.
-* A verdict is kept while any request that asked is unfinished, also a negative one: a block written meanwhile stays a MISS,
-  and a block that cannot be read stays a HIT, so its promotion is tried again and again (0.28 corrects the latter).
+* A verdict is kept while any request that asked is unfinished, also a negative one: a block written meanwhile stays a
+  MISS, and a block that cannot be read stays a HIT, so its promotion is tried again and again (0.28 corrects the
+  latter).
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """A disk that takes as long as bandwidth and latency say, on a clock somebody else advances.
 
-kvlab's own model of `vllm/v1/kv_offload/tiering/fs/manager.py` (0.24); the rules of its two queues, one for reads and one for
-writes, are in `kvlab.tiering.bandwidth_queue`. Left out: bytes, file names, direct I/O, threads that serve both queues
-(here reads and writes never slow each other down), and a limit on operations per second.
+kvlab's own model of `vllm/v1/kv_offload/tiering/fs/manager.py` (0.24); the rules of its two queues, one for reads and
+one for writes, are in `kvlab.tiering.bandwidth_queue`. Left out: bytes, file names, direct I/O, threads that serve both
+queues (here reads and writes never slow each other down), and a limit on operations per second.
 
 Notes:
-* Whether a block is already there is settled when the job is submitted: it is there if it exists or if an earlier job, still
-  queued or running, is writing it. Writing it again costs the latency only (and does not wait for that earlier job).
+* Whether a block is already there is settled when the job is submitted: it is there if it exists or if an earlier job,
+  still queued or running, is writing it. Writing it again costs the latency only (and does not wait for that earlier
+  job).
 * A key exists from the moment its own bytes have been moved, before its job is done, as a file does.
 * Nothing is ever evicted and there is no size limit, as in 0.24's fs tier.
 * A load of a key that does not exist is a failed job that names the keys that did succeed (0.28), never silence.
-* There is no waiting on a virtual clock: `drain_jobs` finishes everything at once, and the seconds that would have taken pass
-  nowhere (they count as busy, so that bytes / busy seconds stays the bandwidth).
+* There is no waiting on a virtual clock: `drain_jobs` finishes everything at once, and the seconds that would have
+  taken pass nowhere (they count as busy, so that bytes / busy seconds stays the bandwidth).
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ class VirtualTier(SecondaryTierManager):
     """An unbounded disk. `clock()` gives seconds and never runs backwards.
 
     * `block_bytes`: bytes of one block, > 0. `write_bandwidth`, `read_bandwidth`: bytes per second, > 0, `inf` allowed.
-    * `latency_s`: seconds, >= 0, from submitting a job to the device seeing it. `queue_depth`: jobs served at once, >= 1.
+    * `latency_s`: seconds, >= 0, from submitting a job to the device seeing it. `queue_depth`: jobs served at once, >=
+      1.
     * `lookup`: "async" asks in one step and knows in the next (0.24's fs tier), "sync" knows at once (0.23's).
-    * `fail`: which blocks of which jobs fail: a callable (job, key) -> bool, asked once per block when the job is submitted,
-      or {"rate": 0.01, "seed": 0, "kind": "both"}. A failing block costs latency only.
-    * `initial_keys` exist from the start. `correct_verdicts`: a failed load turns its keys into misses, a finished write turns
-      a remembered miss into a hit; by default verdicts are sticky, as in 0.24.
+    * `fail`: which blocks of which jobs fail: a callable (job, key) -> bool, asked once per block when the job is
+      submitted, or {"rate": 0.01, "seed": 0, "kind": "both"}. A failing block costs latency only.
+    * `initial_keys` exist from the start. `correct_verdicts`: a failed load turns its keys into misses, a finished
+      write turns a remembered miss into a hit; by default verdicts are sticky, as in 0.24.
 
     `bytes_written`, `bytes_read`, `blocks_written`, `blocks_read` count blocks whose job is done, without those already
     there. Raises ValueError naming the wrong argument.
@@ -89,8 +91,8 @@ class VirtualTier(SecondaryTierManager):
     # --- existence ---
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        """RETRY until the end of the step in which the key was first asked for, then the verdict, sticky while a request that
-        asked lives. With `lookup="sync"`: the truth, always."""
+        """RETRY until the end of the step in which the key was first asked for, then the verdict, sticky while a
+        request that asked lives. With `lookup="sync"`: the truth, always."""
         raise NotImplementedError  # replaced for each tier in __init__
 
     def _lookup_sync(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
@@ -181,8 +183,8 @@ class VirtualTier(SecondaryTierManager):
         return bool(self._results or self._writes.jobs or self._reads.jobs)
 
     def next_event_s(self) -> float | None:
-        """Absolute seconds of the next job's end if nothing else is submitted; now if results wait to be collected; None if
-        there is no job. O(queue_depth)."""
+        """Absolute seconds of the next job's end if nothing else is submitted; now if results wait to be collected;
+        None if there is no job. O(queue_depth)."""
         now = self._clock()
         self._advance(now)
         if self._results:
