@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvlab.config.errors import ConfigError, did_you_mean, unknown_name, wrong_value
 from kvlab.config.located_json import LocatedJSON
@@ -31,7 +31,7 @@ _OTHER_WORDS = {
     "s3": "obj", "object": "obj", "objectstore": "obj",
 }  # fmt: skip
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "example": ("custom_param",),
+    "example": ("custom_param", "offload_policy"),
     "fs": ("root_dir", "n_read_threads", "n_write_threads", "enable_kv_events", "locality"),
     "obj": ("store_config", "prefix", "io_threads"),
 }
@@ -104,23 +104,29 @@ def _parse_tier(entry: Any, index: int, document: LocatedJSON, path: tuple[str |
     warnings: list[str] = []
     if "module_path" in options:
         warnings.append(f"{name}: the class {tier_type!r} of module {options['module_path']!r} is not checked by kvlab")
-    else:
-        _check_type(name, tier_type, document.origin(*path, "type") or "")
+    elif tier_type in TIER_TYPES:
         for key in options:
             warnings += _check_key(name, tier_type, key, document.origin(*path, key) or "")
         _check_options(name, tier_type, options, document, path)
+    elif tier_type not in _own_types():
+        _fail_type(name, tier_type, document.origin(*path, "type") or "")
     return TierConfig(tier_type, options, index, document.origin(*path), tuple(warnings))
 
 
-def _check_type(name: str, tier_type: str, where: object) -> None:
-    if tier_type in TIER_TYPES:
-        return
+def _own_types() -> list[str]:
+    """Types that only kvlab has, `virtual` among them: their keys are checked when the tier is made."""
+    from kvlab.tiering import available_tiers
+
+    return [name for name in available_tiers() if name not in TIER_TYPES]
+
+
+def _fail_type(name: str, tier_type: str, where: object) -> NoReturn:
     if tier_type in _LATER_TYPES:
         hint = f"; vLLM {_LATER_TYPES[tier_type]} and later have it, kvlab does not model it"
     else:
         word = _OTHER_WORDS.get(tier_type.strip().lower().replace("_", "").replace("-", ""))
         hint = f"; did you mean {word!r}?" if word else ""
-    raise unknown_name(f"{name}.type", tier_type, TIER_TYPES, where, hint)
+    raise unknown_name(f"{name}.type", tier_type, (*TIER_TYPES, *_own_types()), where, hint)
 
 
 def _check_key(name: str, tier_type: str, key: str, where: object) -> list[str]:
