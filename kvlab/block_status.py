@@ -8,8 +8,6 @@ Notes:
 * The count does not say who reads: GPU loads and writes to lower tiers both add one.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,15 +40,16 @@ class _Readable:
         return self.ref_cnt >= 0
 
     def __repr__(self) -> str:
-        name, state = type(self).__name__, describe_state(self.ref_cnt)
-        return f"{name}(block_id={self.block_id}, ref_cnt={self.ref_cnt}: {state})"
+        return f"{type(self).__name__}(block_id={self.block_id}, ref_cnt={self.ref_cnt}: {describe_state(self)})"
 
 
-def describe_state(ref_cnt: int) -> str:
-    """The reference count in words: `being written`, `idle` or `pinned by n`."""
-    if ref_cnt < 0:
+def describe_state(block: BlockStatus | None) -> str:
+    """In words: `being written`, `idle`, `pinned by n`, or `not resident` for None."""
+    if block is None:
+        return "not resident"
+    if block.ref_cnt < 0:
         return "being written"
-    return f"pinned by {ref_cnt}" if ref_cnt else "idle"
+    return f"pinned by {block.ref_cnt}" if block.ref_cnt else "idle"
 
 
 class CtypesBlockStatus(_Readable, ctypes.Structure):

@@ -1,7 +1,5 @@
 """One clear message for wrong input: what was given, what is allowed, and the nearest name that exists."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

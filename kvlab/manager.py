@@ -11,8 +11,6 @@ Notes:
 * The idle count that the guard needs is kept up without the guard too, so the two differ by one comparison only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from time import perf_counter
@@ -86,7 +84,6 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         self.stats = ManagerStats()
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
         self.reuse = ReuseTracker(store_threshold, max_tracker_size) if store_threshold >= 2 else None
-        self.stores_skipped_in_current_batch = 0
         if not count and type(self).lookup is CPUOffloadingManager.lookup:
             self.lookup = self._lookup_uncounted  # type: ignore[method-assign]
         if time_calls is True:
@@ -99,7 +96,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         """HIT: readable. HIT_PENDING: its slot is reserved, the data is on its way. MISS: not resident."""
         if self.reuse is not None:
             self.reuse.looked_up(key)
-        block = self._policy.get(key)
+        block = self.cache_policy.get(key)
         if block is None:
             self.stats.misses += 1
             return _MISS
@@ -112,10 +109,8 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
     def _lookup_uncounted(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         if self.reuse is not None:
             self.reuse.looked_up(key)
-        block = self._policy.get(key)
-        if block is None:
-            return _MISS
-        return _HIT_PENDING if block.ref_cnt < 0 else _HIT
+        block = self.cache_policy.get(key)
+        return _MISS if block is None else _HIT if block.ref_cnt >= 0 else _HIT_PENDING
 
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
         """Pin each key once per mention; slots in the order of `keys`.
@@ -124,14 +119,16 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         """
         found: list[tuple[OffloadKey, BlockStatus]] = []
         for key in keys:
-            block = self._policy.get(key)
+            block = self.cache_policy.get(key)
             if block is None or block.ref_cnt < 0:
-                raise OffloadingStateError(f"prepare_load: {_describe(key, block)}; only ready blocks can be read")
+                raise OffloadingStateError(
+                    f"prepare_load: block {key!r} is {describe_state(block)}; only ready blocks can be read"
+                )
             found.append((key, block))
         for key, block in found:
             if block.ref_cnt == 0:
-                self._policy.mark_non_evictable(key)
-                self._num_evictable_cache_blocks -= 1
+                self.cache_policy.mark_non_evictable(key)
+                self.num_evictable -= 1
             block.ref_cnt += 1
         if self._count:
             self.stats.loads += len(found)
@@ -145,24 +142,26 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         released: list[BlockStatus] = []
         now_idle: list[OffloadKey] = []
         for key in keys:
-            block = self._policy.get(key)
+            block = self.cache_policy.get(key)
             if block is None or block.ref_cnt <= 0:
-                state = _describe(key, block)
+                state = describe_state(block)
                 for other in released:
                     other.ref_cnt += 1
-                raise OffloadingStateError(f"complete_load: {state}, so no prepare_load of it is left to complete")
+                raise OffloadingStateError(
+                    f"complete_load: block {key!r} is {state}, no prepare_load is left to complete"
+                )
             block.ref_cnt -= 1
             released.append(block)
             if block.ref_cnt == 0:
                 now_idle.append(key)
         for key in now_idle:
-            self._num_evictable_cache_blocks += 1
-            self._policy.mark_evictable(key)
+            self.num_evictable += 1
+            self.cache_policy.mark_evictable(key)
         if self._count:
             self.stats.loads_completed += len(released)
 
     def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        self._policy.touch(keys, req_context)
+        self.cache_policy.touch(keys, req_context)
         if self._count:
             self.stats.touches += len(keys)
 
@@ -173,10 +172,15 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         to store, an empty output. None, with nothing changed, if there are too few idle unprotected blocks.
         TypeError for a single key where a collection of keys belongs.
         """
-        if isinstance(keys, bytes):
-            raise TypeError(f"prepare_store takes a collection of keys, got one key: {keys!r}; write [key]")
-        offered = list(keys) if self.reuse is None else self._drop_rarely_seen(self.reuse, keys)
-        get, insert = self._policy.get, self._policy.insert
+        if isinstance(keys, bytes):  # type: ignore[unreachable]
+            raise TypeError(f"prepare_store takes a collection, got one key {keys!r}")
+        offered = list(keys)
+        if self.reuse is not None:
+            # Resident keys may go too, and with them their protection in this call: vLLM's rule up to 0.30.
+            offered = self.reuse.seen_often(offered)
+            if self._count:
+                self.stats.stores_skipped += len(keys) - len(offered)
+        get, insert = self.cache_policy.get, self.cache_policy.insert
         new_keys = [key for key in offered if get(key) is None]
         if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
             new_keys = list(dict.fromkeys(new_keys))
@@ -194,7 +198,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         block_ids = self._allocate(len(new_keys))
         for key, block_id in zip(new_keys, block_ids):  # noqa: B905
             insert(key, self._block_status(block_id), req_context)
-        self._num_pending_blocks += len(new_keys)
+        self.num_pending += len(new_keys)
         if self._count:
             self.stats.stores += len(new_keys)
         return PrepareStoreOutput(new_keys, CPULoadStoreSpec(block_ids), evicted_keys)
@@ -203,17 +207,17 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
         stored: list[OffloadKey] = []
         for key in keys:
-            block = self._policy.get(key)
+            block = self.cache_policy.get(key)
             if block is None or block.ref_cnt >= 0:
                 continue
-            self._num_pending_blocks -= 1
+            self.num_pending -= 1
             if success:
                 block.ref_cnt = 0
-                self._num_evictable_cache_blocks += 1
-                self._policy.mark_evictable(key)
+                self.num_evictable += 1
+                self.cache_policy.mark_evictable(key)
                 stored.append(key)
             else:
-                self._policy.remove(key)
+                self.cache_policy.remove(key)
                 self._free_list.append(block.block_id)
         if self._count:
             self.stats.stores_completed += len(stored)
@@ -222,63 +226,52 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
 
     def take_events(self) -> list[OffloadingEvent]:
         """Events since the last call, in order of occurrence. Always empty without `enable_events`."""
-        events = self.events
-        if not events:
-            return []
-        self.events = []
-        return events
+        taken = self.events or []
+        if taken:
+            self.events = []
+        return taken
 
     def reset_cache(self) -> None:
         """Drop every block, pinned or not; slots start from 0 again. The lookup counts and untaken events stay.
 
         The caller must see to it that no completion of an earlier job arrives afterwards.
         """
-        self._policy.clear()
-        self._free_all_slots()
+        self.cache_policy.clear()
+        self._free_list.clear()
+        self._num_allocated_blocks = self.num_evictable = self.num_pending = 0
 
     # --- victims, threshold, clocks ---
 
     def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
-        if self._guard and n > self._num_evictable_cache_blocks:
+        if self._guard and n > self.num_evictable:
             return None
-        inspected_before = self._policy.blocks_inspected
-        evict = self._policy.evict
+        inspected_before = self.cache_policy.blocks_inspected
+        evict = self.cache_policy.evict
         protected = set(offered)
         victims = self._timed("evict", evict, n, protected) if self._time_calls else evict(n, protected)
         if self._count:
-            inspected = self._policy.blocks_inspected - inspected_before
+            inspected = self.cache_policy.blocks_inspected - inspected_before
             stats = self.stats
-            histogram = stats.inspected_per_evict
-            histogram[inspected] = histogram.get(inspected, 0) + 1
+            stats.inspected_per_evict[inspected] = stats.inspected_per_evict.get(inspected, 0) + 1
             stats.blocks_inspected += inspected
             stats.evict_calls += 1
             stats.evictions += 0 if victims is None else n
         if victims is None:
             return None
         if len(victims) != n:
-            raise OffloadingStateError(f"{self._policy_name}.evict({n}, ...) gave {len(victims)} victims, not {n}")
-        self._num_evictable_cache_blocks -= n
+            raise OffloadingStateError(
+                f"{type(self.cache_policy).__name__}.evict({n}, ...) gave {len(victims)} victims, not {n}"
+            )
+        self.num_evictable -= n
         self._free_list.extend(block.block_id for _, block in victims)
         if self.events is not None:
             self.events.append(OffloadingEvent([key for key, _ in victims], self.medium, removed=True))
         return victims
 
-    def _drop_rarely_seen(self, tracker: ReuseTracker, keys: Collection[OffloadKey]) -> list[OffloadKey]:
-        """Resident keys go too, so they are not protected in this call: vLLM's rule up to 0.30."""
-        offered = list(keys)
-        kept = [key for key in offered if tracker.seen_often(key)]
-        self.stores_skipped_in_current_batch += len(offered) - len(kept)
-        if self._count:
-            self.stats.stores_skipped += len(offered) - len(kept)
-        return kept
-
     def get_stats(self) -> dict[str, float]:
         """vLLM's two metrics by name. Reading them sets the skipped stores back to 0, as in vLLM."""
-        metrics: dict[str, float] = {"vllm:kv_offload_cpu_cache_usage_perc": self.usage}
-        if self.reuse is not None:
-            metrics["vllm:kv_offload_stores_skipped"] = self.stores_skipped_in_current_batch
-            self.stores_skipped_in_current_batch = 0
-        return metrics
+        skipped = self.reuse.take_skipped() if self.reuse is not None else 0
+        return {"vllm:kv_offload_cpu_cache_usage_perc": self.usage, "vllm:kv_offload_stores_skipped": skipped}
 
     def _timed(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         start = perf_counter()
@@ -287,8 +280,3 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         finally:
             seconds = self.stats.seconds
             seconds[name] = seconds.get(name, 0.0) + perf_counter() - start
-
-
-def _describe(key: OffloadKey, block: BlockStatus | None) -> str:
-    state = "not resident" if block is None else f"{describe_state(block.ref_cnt)} ({block!r})"
-    return f"block {key!r} is {state}"

@@ -7,8 +7,6 @@ Notes:
 * The memory is bounded: a new key pushes out the one not looked up for longest, which then starts again at 1.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from kvlab.base import OffloadKey
@@ -20,6 +18,7 @@ class ReuseTracker:
     def __init__(self, threshold: int, max_tracker_size: int) -> None:
         self.threshold = threshold
         self.max_tracker_size = max_tracker_size
+        self.skipped = 0
         self.counts: OrderedDict[OffloadKey, int] = OrderedDict()
 
     def looked_up(self, key: OffloadKey) -> None:
@@ -32,5 +31,13 @@ class ReuseTracker:
             counts.popitem(last=False)
         counts[key] = 1
 
-    def seen_often(self, key: OffloadKey) -> bool:
-        return self.counts.get(key, 0) >= self.threshold
+    def seen_often(self, keys: list[OffloadKey]) -> list[OffloadKey]:
+        """Those looked up at least `threshold` times; the others count as skipped."""
+        often = [key for key in keys if self.counts.get(key, 0) >= self.threshold]
+        self.skipped += len(keys) - len(often)
+        return often
+
+    def take_skipped(self) -> int:
+        """Keys skipped since the last call."""
+        skipped, self.skipped = self.skipped, 0
+        return skipped

@@ -10,8 +10,6 @@ Notes:
 * `t1_fallback=False` (up to 0.29): with the target above |T1|, a store can be refused although T1 has idle blocks.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, compress, repeat

@@ -11,8 +11,6 @@ Notes:
   `evict`, `remove` or `clear`.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator

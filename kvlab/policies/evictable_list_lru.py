@@ -10,8 +10,6 @@ Notes:
 * Each pin and unpin now costs a map operation; with nothing pinned this policy is slower than the scan.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 

@@ -9,8 +9,6 @@ Notes:
   policy here is cheaper; behind 200,000 pinned blocks one victim takes tens of milliseconds.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import compress, repeat

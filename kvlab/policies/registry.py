@@ -8,12 +8,10 @@ Notes:
 * `lru` means what vLLM 0.24-0.30 calls `lru`: the evictable list. 0.23's is `full_scan_lru`.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Mapping
+from typing import Any
 
 from kvlab.checks import unknown_name
 from kvlab.policies.base import CachePolicy
@@ -21,13 +19,7 @@ from kvlab.policies.base import CachePolicy
 _POLICIES: dict[str, type[CachePolicy]] = {}
 _ALIASES = {"lru": "evictable_list_lru"}
 
-P = TypeVar("P", bound=type[CachePolicy])
 
-
-@overload
-def register_policy(name: str, policy_class: None = None, *, replace: bool = False) -> Callable[[P], P]: ...
-@overload
-def register_policy(name: str, policy_class: P, *, replace: bool = False) -> P: ...
 def register_policy(name: str, policy_class: Any = None, *, replace: bool = False) -> Any:
     """Make `policy_class` known as `name`; without a class, a decorator: `@register_policy("mine")`.
 
@@ -57,14 +49,8 @@ def get_policy_class(name: str, module_path: str | None = None) -> type[CachePol
     if module_path is None:
         hint = " Or name a class and give cache_policy_module_path, the module it is in."
         raise unknown_name("cache policy", name, [*_POLICIES, *_ALIASES], hint)
-    module = importlib.import_module(module_path)
-    found = getattr(module, name, None)
-    if found is None:
-        raise ValueError(
-            f"cache policy {name!r} is neither registered ({', '.join(sorted([*_POLICIES, *_ALIASES]))}) "
-            f"nor a class in cache_policy_module_path {module_path!r}"
-        )
-    return _check_class(f"{name!r} in {module_path!r}", found)
+    what = f"{name!r} in cache_policy_module_path {module_path!r}"
+    return _check_class(what, getattr(importlib.import_module(module_path), name, "nothing of that name"))
 
 
 def build_policy(
@@ -75,9 +61,8 @@ def build_policy(
 ) -> CachePolicy:
     """A policy for `cache_capacity` blocks with its own keyword `options`. ValueError if they do not fit the class."""
     if isinstance(name_or_class, str):
-        policy_class = get_policy_class(name_or_class, module_path)
-    else:
-        policy_class = _check_class("cache_policy", name_or_class)
+        name_or_class = get_policy_class(name_or_class, module_path)
+    policy_class = _check_class("cache_policy", name_or_class)
     keywords = dict(options or {})
     signature = inspect.signature(policy_class)
     try:
