@@ -7,12 +7,13 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvlab.config.errors import ConfigError, did_you_mean
 from kvlab.config.shell import Argument
-from kvlab.config.source import Origin, SourceText
+from kvlab.config.source import Origin, Setting, SourceText
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,17 @@ class ParsedFlags:
     def last(self, name: str) -> Flag | None:
         return next((flag for flag in reversed(self.flags) if flag.name == name), None)
 
-    def all(self, name: str) -> list[Flag]:
-        return [flag for flag in self.flags if flag.name == name]
+    def setting(self, flag: Flag, value: Any, name: str = "") -> Setting:
+        """`flag` as a setting called `name` (the flag's own name unless given)."""
+        earlier = [f for f in self.flags if f.name == flag.name and f is not flag]
+        overruled = tuple(f"{f.origin} {f.written}" for f in earlier)
+        return Setting(name or flag.name[2:].replace("-", "_"), value, flag.origin, flag.written, overruled)
+
+    def others(self, known: Collection[str]) -> list[Setting]:
+        """Settings of the flags that were given but are not among the names `known`."""
+        last = {flag.name: flag for flag in self.flags}
+        settings = [self.setting(f, switched_on(f) if f.text is None else f.value) for f in last.values()]
+        return [setting for setting in settings if setting.name not in known]
 
 
 def parse_flags(arguments: Sequence[Argument], flag_set: FlagSet) -> ParsedFlags:

@@ -42,6 +42,8 @@ FLAGS = FlagSet(
         "-pcp": "--prefill-context-parallel-size", "-dcp": "--decode-context-parallel-size",
     },
 )  # fmt: skip
+# Read, but not settings of their own.
+_PARTS = {"kv_transfer_config", "kv_events_config", "model"}
 _BACKENDS = ("native", "lmcache")
 _GIB = 1 << 30
 
@@ -49,7 +51,8 @@ _GIB = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """What `vllm serve` was told. Sizes: tokens for `max_num_batched_tokens`, `max_model_len` and `block_size`, GiB for
-    `kv_offloading_size`; None: not given. `settings` has one entry a flag that was read, in the order of the fields.
+    `kv_offloading_size`; None: not given. `settings` has one entry a flag that was given, those with a field of their
+    own first.
     """
 
     model: str
@@ -67,6 +70,7 @@ class ServeConfig:
     gpu_memory_utilization: float | None = None
     block_size: int | None = None
     kv_cache_dtype: str | None = None
+    dtype: str | None = None
     num_gpu_blocks_override: int | None = None
     unknown_flags: tuple[Flag, ...] = field(default=(), compare=False)
     settings: tuple[Setting, ...] = field(default=(), compare=False)
@@ -111,6 +115,7 @@ class _Reader:
             "max_model_len": self._max_model_len(),
             "gpu_memory_utilization": self._value("gpu_memory_utilization", read_float, None, above=0, at_most=1),
             "block_size": self._value("block_size", read_int, None, at_least=1),
+            "dtype": self._value("dtype", _text, None),
             "kv_cache_dtype": self._value("kv_cache_dtype", _text, None),
             "num_gpu_blocks_override": self._value("num_gpu_blocks_override", read_int, None, at_least=1),
         }
@@ -124,24 +129,28 @@ class _Reader:
             kv_transfer=transfer,
             enable_kv_cache_events=events,
             unknown_flags=self.parsed.unknown,
-            settings=tuple(self.settings),
+            settings=tuple(self._all_settings()),
             warnings=tuple(self.warnings),
             **values,
         )
+
+    def _all_settings(self) -> list[Setting]:
+        read = {setting.name for setting in self.settings} | _PARTS
+        return [*self.settings, *self.parsed.others(read)]
 
     def _value(self, name: str, read: Callable[..., Any], default: Any, **limits: Any) -> Any:
         flag = self.parsed.last("--" + name.replace("_", "-"))
         if flag is None:
             return default
         value = read(flag.value, flag.written, flag.origin, **limits)
-        self.settings.append(Setting(name, value, flag.origin, flag.written))
+        self.settings.append(self.parsed.setting(flag, value))
         return value
 
     def _switch(self, name: str, default: bool) -> bool:
         flag = self.parsed.last("--" + name.replace("_", "-"))
         if flag is None:
             return default
-        self.settings.append(Setting(name, switched_on(flag), flag.origin, flag.written))
+        self.settings.append(self.parsed.setting(flag, switched_on(flag)))
         return switched_on(flag)
 
     def _model(self) -> str:
@@ -193,7 +202,7 @@ class _Reader:
         document = parse_json(flag.text, flag.written)
         value = document.value.get("enable_kv_cache_events", False) if isinstance(document.value, dict) else None
         on = read_bool(value, "enable_kv_cache_events", document.origin("enable_kv_cache_events") or flag.origin)
-        self.settings.append(Setting("enable_kv_cache_events", on, flag.origin, flag.written))
+        self.settings.append(self.parsed.setting(flag, on, "enable_kv_cache_events"))
         return on
 
     def _kv_transfer(self, flag: Flag | None, size: float | None) -> KVTransferConfig | None:
@@ -202,7 +211,6 @@ class _Reader:
             return read_kv_transfer(LocatedJSON({}), by_flag) if by_flag else None
         text: SourceText = flag.text
         config = read_kv_transfer(parse_json(text, flag.written, expand_sizes=True), by_flag)
-        self.settings.append(Setting("kv_transfer", config, flag.origin, flag.written))
         return config
 
     def _offloading_flags(self, size: float | None) -> Mapping[str, tuple[Any, Origin]]:

@@ -136,16 +136,21 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its value, the flag or key it was given by, and where. `origin` None: the program's default."""
+    """One setting: its value, the flag or key it was given by, and where. `origin` None: the program's default.
+
+    `overruled`: the same setting written earlier in the command ("serve.sh:22 --enable-prefix-caching").
+    """
 
     name: str
     value: Any
     origin: Origin | None = None
     flag: str = ""
+    overruled: tuple[str, ...] = ()
 
     @property
     def came_from(self) -> str:
         """ "serve.sh:20 --tensor-parallel-size", or "default"."""
         if self.origin is None:
             return "default"
-        return f"{self.origin} {self.flag}".rstrip()
+        earlier = f"; overrules {', '.join(self.overruled)}" if self.overruled else ""
+        return f"{self.origin} {self.flag}".rstrip() + earlier

@@ -42,12 +42,13 @@ _SECRETS = ("access_key", "secret_key")
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """One secondary tier. `options`: every key but `type`, as written; `origin` where the entry stands."""
+    """One secondary tier. `options`: every key but `type`, as written; `origin`, `origins`: where entry and keys stand."""
 
     type: str
     options: Mapping[str, Any] = field(default_factory=dict)
     index: int = 0
     origin: Origin | None = field(default=None, compare=False)
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -110,7 +111,9 @@ def _parse_tier(entry: Any, index: int, document: LocatedJSON, path: tuple[str |
         _check_options(name, tier_type, options, document, path)
     elif tier_type not in _own_types():
         _fail_type(name, tier_type, document.origin(*path, "type") or "")
-    return TierConfig(tier_type, options, index, document.origin(*path), tuple(warnings))
+    places = {key: document.origin(*path, key) for key in entry}
+    origins = {key: origin for key, origin in places.items() if origin is not None}
+    return TierConfig(tier_type, options, index, document.origin(*path), origins, tuple(warnings))
 
 
 def _own_types() -> list[str]:

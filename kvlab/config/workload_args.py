@@ -32,6 +32,8 @@ FLAGS = FlagSet(
     switches=frozenset({"--disable-console", "--disable-console-outputs", "--disable-progress"}),
     aliases={"--profile": "--rate-type", "--output-sampling": "--sample-requests"},
 )  # fmt: skip
+# Read, but not a setting of its own.
+_PARTS = {"data"}
 #: name -> smallest value allowed, default (None: required)
 _DATA_FIELDS: Mapping[str, tuple[int, int | None]] = {
     "prompt_tokens": (1, None), "output_tokens": (1, None), "prefix_tokens": (0, 0), "prefix_count": (1, 1),
@@ -107,16 +109,20 @@ class _Reader:
             **values,
             **self._data(),
             unknown_flags=self.parsed.unknown,
-            settings=tuple(self.settings),
+            settings=tuple(self._all_settings()),
             warnings=tuple(self.warnings),
         )
+
+    def _all_settings(self) -> list[Setting]:
+        read = {setting.name for setting in self.settings} | _PARTS
+        return [*self.settings, *self.parsed.others(read)]
 
     def _value(self, name: str, read: Callable[..., Any], default: Any, **limits: Any) -> Any:
         flag = self.parsed.last("--" + name.replace("_", "-"))
         if flag is None:
             return default
         value = read(flag.value, flag.written, flag.origin, **limits)
-        self.settings.append(Setting(name, value, flag.origin, flag.written))
+        self.settings.append(self.parsed.setting(flag, value))
         return value
 
     def _rate_type(self) -> str:

@@ -32,11 +32,12 @@ class Calibration:
     target_tok_s: float
     trials: tuple[Trial, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, factor: float = 1) -> dict[str, Any]:
+        """Plain JSON data; rates divided by the scale's `factor`, so at paper scale."""
         return {
-            "gpu_rate": self.gpu_rate,
-            "target_tok_s": self.target_tok_s,
-            "trials": [{"gpu_rate": t.gpu_rate, "total_tok_s": t.total_tok_s} for t in self.trials],
+            "gpu_rate": self.gpu_rate / factor,
+            "target_tok_s": self.target_tok_s / factor,
+            "trials": [{"gpu_rate": t.gpu_rate / factor, "total_tok_s": t.total_tok_s / factor} for t in self.trials],
         }
 
 

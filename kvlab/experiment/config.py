@@ -21,6 +21,7 @@ from kvlab.engine import EngineConfig, SchedulerCosts
 from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.policies import get_policy_class
+from kvlab.spec import layout_for, offloading_spec
 from kvlab.workload import WorkloadSpec
 
 SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
@@ -151,7 +152,7 @@ def resolve(config: ExperimentConfig) -> Experiment:
     """Read the input, apply scale and overrides. Raises ConfigError for anything that cannot be right."""
     pr_input = load_dir(config.input_path)
     assumptions = load_assumptions(config.overrides)
-    layout = load_layout(config.layout)
+    layout = layout_for(load_layout(config.layout), pr_input.serve)
     base = _base_arm(config, pr_input, assumptions, layout)
     arms = [
         replace(base, name=arm_name(policy, guard, status), policy=policy, guard=guard, block_status=status)
@@ -199,16 +200,12 @@ def _base_arm(
     serve, transfer = pr_input.serve, pr_input.kv_transfer
     if pr_input.guidellm.rate_type != "concurrent":
         raise ConfigError(
-            f"rate_type must be concurrent to be run, not {pr_input.guidellm.rate_type!r}: other kinds are only explained",
+            f"rate_type must be concurrent to be run, not {pr_input.guidellm.rate_type!r}: others are only explained",
             key="rate_type",
         )
     world_size = serve.tensor_parallel_size * serve.pipeline_parallel_size
-    block_bytes = layout.bytes_per_offloaded_block(
-        world_size,
-        alignment=4096 if transfer.secondary_tiers else 1,
-        pipeline_parallel_size=serve.pipeline_parallel_size,
-    )
-    num_cpu_blocks = transfer.cpu_bytes_to_use // block_bytes
+    spec = offloading_spec(transfer, layout, world_size, pipeline_parallel_size=serve.pipeline_parallel_size)
+    block_bytes, num_cpu_blocks = spec.block_bytes, spec.num_blocks
     if num_cpu_blocks < s:
         raise ConfigError(
             f"cpu_bytes_to_use {transfer.cpu_bytes_to_use} holds {num_cpu_blocks} blocks of {block_bytes} bytes: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from kvlab.experiment.arm import ArmSpec
+from kvlab.config import ConfigError
+from kvlab.experiment.arm import ArmSpec, run_arm
+from kvlab.experiment.calibrate import calibrate
 from kvlab.experiment.config import (
     DEFAULT_LAYOUT,
     DEFAULT_POLICIES,
@@ -25,7 +28,17 @@ from kvlab.experiment.config import (
 from kvlab.experiment.parallel import ArmProgress, Outcome, run_arms
 from kvlab.experiment.show import print_result
 from kvlab.paths import default_input_dir, default_output_dir, recorded_dir
-from kvlab.results import Result, collect_environment, load_published, load_result, result_to_json, save_result, utc_now
+from kvlab.results import (
+    ArmResult,
+    Result,
+    collect_environment,
+    load_published,
+    load_result,
+    result_to_json,
+    save_result,
+    utc_now,
+    write_atomic,
+)
 
 DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
@@ -130,7 +143,7 @@ def cores() -> int:
 def make_result(kind: str, experiment: Experiment, outcome: Outcome) -> Result:
     """The Result of these arms, with what is modelled, assumed and missing said in its notes."""
     notes = [
-        f"Scheduler seconds are {experiment.config.scheduler_clock}; GPU, copies and disk are modelled; no GPU was used.",
+        f"Scheduler seconds: {experiment.config.scheduler_clock}. GPU, copies and disk: modelled. No GPU was used.",
         *experiment.notes(),
         *(f"arm {name} gave no result: {message.splitlines()[0]}" for name, message in outcome.errors.items()),
     ]
@@ -175,3 +188,35 @@ def _shown(path: Path) -> str:
         return os.path.relpath(path)
     except ValueError:
         return str(path)
+
+
+def calibrate_and_save(args: argparse.Namespace, console: Console) -> int:
+    """`kvlab calibrate`: bisect the GPU rate against the published "after" line and write the record."""
+    experiment = resolve(ExperimentConfig(scale=args.scale, policies=("evictable_list_lru",)))
+    factor = experiment.config.factor
+    published = load_published(experiment.config.input_path / "published.md")
+    rows = published["rows"] if published else []
+    target = next((row["total_tok_s"] for row in rows if row["policy"] == "evictable_list_lru"), None)
+    if target is None:
+        raise ConfigError("published.md has no line of the pull request's tree to calibrate against", key="published")
+
+    def run(arm: ArmSpec) -> ArmResult:
+        result = run_arm(arm)
+        console.print(
+            f"{arm.engine.gpu_rate / factor:,.0f} computed tok/s -> {result.total_tok_s / factor:,.1f} total tok/s "
+            f"({result.wall_s:.0f} s)",
+            highlight=False,
+        )
+        return result
+
+    found = calibrate(experiment.arms[0], target * factor, run, args.low * factor, args.high * factor)
+    record = {
+        "about": "GPU rate found by bisection on the evictable-list arm alone; see kvlab/experiment/calibrate.py",
+        "created": utc_now(),
+        "environment": collect_environment(),
+        "config": experiment.describe(),
+        **found.to_dict(factor),
+    }
+    path = write_atomic(args.out, json.dumps(record, indent=2) + "\n")
+    console.print(f"gpu_rate {record['gpu_rate']:,.0f} computed tok/s; record: {_shown(path)}", highlight=False)
+    return 0

@@ -1,7 +1,7 @@
 """Arms side by side, one process each, with progress and a clean stop.
 
 Notes:
-* A process an arm, because measured scheduler seconds of two arms in one interpreter would be each other's waiting time.
+* A process an arm: in one interpreter, each arm's measured scheduler seconds would hold the other's work too.
 * Ctrl-C reaches the parent only: it sets the stop event, every arm ends after its step and sends what it has.
 * An arm whose process dies or fails costs that arm, not the others.
 """

@@ -84,16 +84,17 @@ class VirtualTier(SecondaryTierManager):
         self._jobs_submitted = 0
         self._results: list[JobResult] = []
         self._verdicts = BatchedVerdicts()
-        # On the hot path one call less: tens of thousands of lookups a step.
-        ask = self._verdicts.lookup if lookup == "async" else self._lookup_sync
-        self.lookup = ask  # type: ignore[method-assign]
+        self._ask = self._verdicts.lookup if lookup == "async" else self._lookup_sync
+        if type(self).lookup is VirtualTier.lookup:
+            # One call less on the hot path: there are tens of thousands of lookups a step.
+            self.lookup = self._ask  # type: ignore[method-assign]
 
     # --- existence ---
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """RETRY until the end of the step in which the key was first asked for, then the verdict, sticky while a
         request that asked lives. With `lookup="sync"`: the truth, always."""
-        raise NotImplementedError  # replaced for each tier in __init__
+        return self._ask(key, req_context)
 
     def _lookup_sync(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         now = self._clock()

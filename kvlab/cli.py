@@ -1,0 +1,176 @@
+"""The command line. Each subcommand imports what it needs when it runs, so `kvlab --help` is instant.
+
+Exit codes: 0; 2 for wrong input (one message, no traceback); 1 for a run that failed; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import kvlab
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCALES = ("tiny", "laptop", "paper")
+
+
+def bandwidth(text: str) -> float:
+    """Bytes a second: "3e9", "3GB/s", "2.5 GiB/s"."""
+    from kvlab.config import ConfigError, read_bytes
+
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return float(read_bytes(text.strip().removesuffix("/s").removesuffix("ps"), "bandwidth"))
+    except ConfigError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth: give bytes/s, as 3e9 or 3GB/s") from None
+
+
+def positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return value
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kvlab", description=kvlab.__doc__)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_reproduce(commands)
+    explain = commands.add_parser("explain", help="every setting of the two commands: value, source, meaning, effect")
+    explain.add_argument("path", nargs="?", help="folder or file (default: the pull request's own commands)")
+    explain.add_argument("--layout", default="gemma-like", help="KV layout: a name in data/kv_layouts, or a JSON file")
+    explain.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    show = commands.add_parser("show", help="print a saved Result again")
+    show.add_argument("result", help="a Result file (JSON)")
+    show.add_argument("--html", metavar="FILE", help="write the HTML report to FILE as well")
+    commands.add_parser("doctor", help="check this machine and installation, a line a check")
+    calibrate = commands.add_parser("calibrate", help="find the GPU rate on the evictable-list arm (minutes)")
+    calibrate.add_argument("--scale", choices=SCALES, default="paper")
+    calibrate.add_argument("--low", type=positive, default=8000.0, help="computed tokens/s at paper scale")
+    calibrate.add_argument("--high", type=positive, default=16000.0)
+    calibrate.add_argument("--out", metavar="FILE", required=True, help="where the JSON record goes")
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("reproduce", help="run the pull request's benchmark with each policy, without a GPU")
+    run.add_argument("dir", nargs="?", metavar="DIR", help="folder with the two commands (default: data/pr46216)")
+    run.add_argument("--scale", choices=SCALES, default="laptop", help="how much is divided away (default: laptop)")
+    run.add_argument("--policies", nargs="+", metavar="NAME", help="default: full_scan_lru evictable_list_lru")
+    run.add_argument("--guard", action=argparse.BooleanOptionalAction, default=None, help="PR 45757 (default: on)")
+    run.add_argument("--block-status", nargs="+", metavar="NAME", choices=("ctypes", "plain", "slots", "dataclass"))
+    run.add_argument("--layout", default=None, help="KV layout: a name in data/kv_layouts, or a JSON file")
+    kinds = run.add_mutually_exclusive_group()
+    kinds.add_argument("--ablation", action="store_true", help="guard x policy x block status")
+    kinds.add_argument(
+        "--sweep-disk", action="store_true", help="write bandwidths from 0.5 to 16 GB/s, read twice that"
+    )
+    kinds.add_argument("--sweep-gpu-rate", action="store_true", help="half to twice the calibrated GPU rate")
+    run.add_argument("--disk-write", type=bandwidth, metavar="B/S", help="bytes/s at paper scale, as 3GB/s or 3e9")
+    run.add_argument("--disk-read", type=bandwidth, metavar="B/S")
+    run.add_argument("--gpu-rate", type=positive, metavar="TOK/S", help="computed tokens/s at paper scale")
+    run.add_argument("--scheduler-clock", choices=("measured", "counted"), default="measured")
+    run.add_argument("--seed", type=int, help="default: the benchmark's own")
+    run.add_argument("--seconds", type=positive, help="virtual seconds an arm (default: the benchmark's, scaled)")
+    run.add_argument("--out", metavar="DIR", help="where Result and report go (default: data/runs)")
+    run.add_argument("--json", action="store_true", help="print the Result instead of the tables")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    from rich.console import Console
+
+    try:
+        return _COMMANDS[args.command](args, Console())
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except (ValueError, OSError) as error:
+        if args.debug:
+            raise
+        print(f"kvlab {args.command}: {error}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        if args.debug:
+            raise
+        print(f"kvlab {args.command}: {error.name} is not installed; see `kvlab doctor`", file=sys.stderr)
+        return 2
+
+
+def _reproduce(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.main import main as run
+
+    return run(args, console)
+
+
+def _explain(args: argparse.Namespace, console: Console) -> int:
+    import json
+
+    from kvlab.explain import explain, render
+    from kvlab.paths import default_input_dir
+
+    explanation = explain(args.path or default_input_dir(), layout=args.layout)
+    if args.json:
+        print(json.dumps(explanation.to_dict(), indent=2))
+    else:
+        render(explanation, console)
+    return 0
+
+
+def _show(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.show import print_result
+    from kvlab.results import load_result
+
+    result = load_result(args.result)
+    print_result(result, console)
+    if args.html:
+        from kvlab.report import save_report
+
+        console.print(f"\nReport: {save_report(result, args.html)}", highlight=False)
+    return 0
+
+
+def _doctor(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.doctor import run_doctor
+
+    return run_doctor(console)
+
+
+def _calibrate(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.main import calibrate_and_save
+
+    return calibrate_and_save(args, console)
+
+
+def _version(args: argparse.Namespace, console: Console) -> int:
+    print(kvlab.__version__)
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
+    "reproduce": _reproduce,
+    "explain": _explain,
+    "show": _show,
+    "doctor": _doctor,
+    "calibrate": _calibrate,
+    "version": _version,
+}

@@ -1,0 +1,61 @@
+"""A Result as one self-contained HTML page: table, ratio, figures, what is assumed, counts. Opens without a network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from kvlab.plots import figures_for
+from kvlab.results import CALL_KINDS, ArmResult, Result, guidellm_table, machine_line, ratio_lines, write_atomic
+
+# Wide enough for the direct labels at the right edge on a laptop.
+FIGURE_CONFIG = {"displaylogo": False, "responsive": True}
+
+
+def save_report(result: Result, path: str | Path) -> Path:
+    """Write the page (temp file, then rename). Raises OSError if it cannot be written."""
+    return write_atomic(path, render_report(result))
+
+
+def render_report(result: Result) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("kvlab", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    figures = figures_for(result)
+    rendered = []
+    for i, (name, figure) in enumerate(figures.items()):
+        html = figure.to_html(full_html=False, include_plotlyjs=i == 0, config=FIGURE_CONFIG, div_id=f"figure-{name}")
+        rendered.append({"name": name, "html": html})
+    return environment.get_template("report.html.jinja").render(
+        result=result,
+        table=guidellm_table(result),
+        ratios=ratio_lines(result),
+        machine=machine_line(result),
+        figures=rendered,
+        arms=[_arm_rows(arm) for arm in result.arms],
+        assumed=result.config.get("assumed", []),
+        settings=json.dumps(result.config.get("at_this_scale", result.config), indent=2),
+        environment=result.environment,
+    )
+
+
+def _arm_rows(arm: ArmResult) -> dict[str, Any]:
+    seconds = {kind: arm.seconds.get(kind, 0.0) for kind in CALL_KINDS}
+    return {
+        "name": arm.name,
+        "partial": arm.partial,
+        "duration_s": arm.duration_s,
+        "wall_s": arm.wall_s,
+        "steps": arm.steps,
+        "seconds": seconds,
+        "evict_s": arm.seconds.get("evict", 0.0),
+        "step_seconds": arm.step_seconds,
+        "inspected": [arm.inspected_percentile(p) for p in (50, 99, 100)],
+        "evict_calls": arm.evict_calls,
+        "counts": dict(sorted(arm.counts.items())),
+        "marks": arm.marks,
+    }
