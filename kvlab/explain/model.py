@@ -79,7 +79,7 @@ class Explanation:
 
     @property
     def layout_line(self) -> str:
-        mark = f"{ASSUMED_MARK} rests on assumed numbers. " if any(row.assumed for row in self.rows) else ""
+        mark = f"{ASSUMED_MARK} = rests on assumed numbers. " if any(row.assumed for row in self.rows) else ""
         return f"{mark}KV layout {self.layout!r}: {self.layout_source}"
 
 

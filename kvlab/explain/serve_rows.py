@@ -38,8 +38,8 @@ def _parallel_rows(serve: ServeConfig) -> Iterator[Row]:
     by_pp = f" x {pp} pipeline" if pp > 1 else ""
     yield _row(
         serve.setting("tensor_parallel_size"), str(tp), f"workers that share the heads of every layer: {tp}",
-        f"world_size {world}{by_pp}: every copy is reported by {world} workers, so a job's pending_count starts at {world} "
-        "and the block is ready only when the last has reported",
+        f"world_size {world}{by_pp}: every copy is reported by {world} workers, so a job's pending_count starts at "
+        f"{world} and its blocks are ready only when the last worker has reported",
     )  # fmt: skip
     if pp > 1:
         setting = serve.setting("pipeline_parallel_size")
@@ -82,12 +82,12 @@ _SIZE_ROWS = {
     "max_num_batched_tokens": ("tokens one step may compute", "bounds how many blocks one step can store"),
     "max_num_seqs": ("requests running at once", "the others wait, and a waiting request walks its whole prefix again"),
     "max_model_len": ("longest prompt plus answer, in tokens", "longer requests are refused"),
-    "gpu_memory_utilization": ("share of GPU memory vLLM takes", "with the GPU's memory it gives the number of GPU blocks"),
+    "gpu_memory_utilization": ("share of GPU memory vLLM takes", "with the GPU's memory it gives the GPU blocks"),
     "num_gpu_blocks_override": ("GPU blocks, instead of measuring", "blocks beyond it must be freed first"),
     "block_size": ("tokens a GPU block", "scales the bytes of a block and the number of keys"),
-    "kv_cache_dtype": ("number format of the KV cache", "anything but auto changes the bytes of a block; the layout says which it has"),
+    "kv_cache_dtype": ("number format of the KV cache", "must be the layout's: it sets the bytes of a block"),
     "dtype": ("number format of the model", "the KV cache has it too unless told otherwise"),
-    "kv_offloading_size": ("CPU tier in GiB, over all workers", "short form of a kv_transfer_config with OffloadingConnector"),
+    "kv_offloading_size": ("CPU tier in GiB, over all workers", "short form of a kv_transfer_config"),
     "enable_kv_cache_events": ("stored and removed blocks are published", "the manager keeps a list of events"),
 }  # fmt: skip
 

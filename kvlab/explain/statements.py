@@ -17,7 +17,7 @@ def corrections(parts: InputParts) -> Iterator[Correction]:
     if config is not None:
         yield Correction(
             "the pull request replaced the ctypes block status with __slots__",
-            "no release has done so: 0.24, the first with the evictable list, and all later ones keep the ctypes structure",
+            "no release has: 0.24, the first with the evictable list, and all later ones to 0.33 keep the ctypes structure",
         )
         yield Correction(
             "blocks are offloaded when GPU memory runs short",
@@ -40,15 +40,15 @@ def corrections(parts: InputParts) -> Iterator[Correction]:
         )
         yield Correction(
             "every batch of stores starts the scan, and that is the hot spot",
-            "nearly all of the time goes to one-block evictions for promotions, inside lookup",
+            "nearly all of the scan's time goes to one-block evictions for promotions, inside lookup",
         )
     serve = parts.serve
-    if serve is not None and config is not None and serve.setting("disable_hybrid_kv_cache_manager").origin:
-        if not serve.disable_hybrid_kv_cache_manager:
-            yield Correction(
-                "--no-disable-hybrid-kv-cache-manager is needed for this model",
-                "it only spells out the default: OffloadingConnector supports the hybrid manager",
-            )
+    spelt_out = serve is not None and serve.setting("disable_hybrid_kv_cache_manager").origin is not None
+    if serve is not None and config is not None and spelt_out and not serve.disable_hybrid_kv_cache_manager:
+        yield Correction(
+            "--no-disable-hybrid-kv-cache-manager is needed for this model",
+            "it only spells out the default: OffloadingConnector supports the hybrid manager",
+        )
     yield from _request_rates(parts)
 
 

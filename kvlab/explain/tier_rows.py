@@ -38,7 +38,7 @@ def _spec(config: KVTransferConfig) -> Row:
     if config.spec_name == TIERING_SPEC:
         meaning = "a CPU tier, and secondary tiers below it"
         consequence = (
-            "a block is written to every tier right after it lands in CPU memory and stays pinned until the slowest has "
+            "a block is written to every tier right after it lands in CPU memory, and pinned until the slowest has "
             "reported; evicting it later only drops it"
         )
     else:
@@ -119,9 +119,10 @@ def _defaults(config: KVTransferConfig, tier: Capacity) -> Iterator[Row]:
             continue
         for key, value in FS_DEFAULTS.items():
             if key not in entry.options:
-                first = "reads" if "read" in key else "writes"
+                reads = key == "n_read_threads"
+                pins = "the queue before them has no limit: every waiting write pins its CPU block"
                 yield Row(
                     SECTION, f"secondary_tiers[{entry.index}].{key}", str(value), "default",
-                    f"threads that serve {first} first, the other kind when there are none",
-                    "the queue before them has no limit: every waiting write pins its CPU block" if first == "writes" else "",
+                    f"threads that serve {'reads' if reads else 'writes'} first, the other kind when there are none",
+                    "" if reads else pins,
                 )  # fmt: skip

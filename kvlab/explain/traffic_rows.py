@@ -52,7 +52,7 @@ def guidellm_rows(
 
 def _rate_type(config: GuidellmConfig) -> Row:
     meanings = {
-        "concurrent": ("a fixed number of requests in flight", "slow answers slow the arrivals too: throughput, not queueing, shows the limit"),
+        "concurrent": ("a fixed number of requests in flight", "slow answers slow the arrivals: throughput shows it"),
         "synchronous": ("one request at a time", "nothing waits, nothing is evicted in a hurry"),
         "throughput": ("everything at once", "the queue is as long as it can be"),
         "sweep": ("several runs at rates found by guidellm", "kvlab explains it, but reproduces concurrent runs only"),
@@ -87,7 +87,7 @@ def _pool(config: GuidellmConfig, traffic: Traffic | None, tier: Capacity | None
 
 def _other_rows(config: GuidellmConfig) -> Iterator[Row]:
     texts = {
-        "target": ("where requests are sent", "client and server on one machine, if it is localhost"),
+        "target": ("where requests are sent", "kvlab sends nothing there"),
         "sample_requests": ("requests kept in the report, a state", "no effect on the traffic"),
         "max_requests": ("requests after which the run ends", "whichever limit comes first"),
     }
@@ -103,29 +103,31 @@ def _other_rows(config: GuidellmConfig) -> Iterator[Row]:
 
 def together_rows(config: GuidellmConfig, traffic: Traffic, tier: Capacity, tiers: int, assumed: bool) -> Iterator[Row]:
     """What only both commands together say: working set, where eviction hits, what disks must keep up with."""
-    room = "fits" if traffic.pool_keys <= tier.num_blocks else "does not fit"
+    fits = traffic.pool_keys <= tier.num_blocks
+    room, effect = ("fits", "can keep it") if fits else ("does not fit", "must evict all the time")
     yield Row(
         TOGETHER, "working set", format_bytes(traffic.pool_bytes), "prefix_count x keys of a prefix x bytes of a block",
-        f"{config.prefix_count} x {traffic.keys_per_prefix:,} keys x {format_bytes(tier.bytes_per_block)}; it {room} in "
-        f"{format_bytes(tier.cpu_bytes_to_use)}, so the CPU tier {'keeps it' if room == 'fits' else 'must evict all the time'}",
-        f"on top each conversation brings {traffic.own_keys_per_conversation:,} keys of its own, that nobody else reuses",
+        f"{config.prefix_count} x {traffic.keys_per_prefix:,} keys x {format_bytes(tier.bytes_per_block)}; it "
+        f"{room} in {format_bytes(tier.cpu_bytes_to_use)}, so the CPU tier {effect}",
+        f"on top each conversation brings {traffic.own_keys_per_conversation:,} keys that no other one reuses",
         assumed,
     )  # fmt: skip
     if config.rate_type == "concurrent":
         share = traffic.keys_in_use / tier.num_blocks
         yield Row(
-            TOGETHER, "in use at once", f"{traffic.prefixes_in_use:.0f} prefixes", "rate conversations, each drawing one prefix",
-            f"expected different ones among {config.rate:g} draws from {config.prefix_count}: {traffic.keys_in_use:,} keys, "
-            f"{share:.2f} times the CPU tier",
+            TOGETHER, "in use at once", f"{traffic.prefixes_in_use:.0f} prefixes", "rate conversations, a prefix each",
+            f"expected number of different ones in {config.rate:g} draws from {config.prefix_count}: "
+            f"{traffic.keys_in_use:,} keys, {share:.2f} times the CPU tier",
             "even what is being asked for right now does not fit" if share > 1 else "what is being asked for fits",
             assumed,
         )  # fmt: skip
     if tiers and traffic.pool_keys > tier.num_blocks:
         yield Row(
-            TOGETHER, "where the time goes", "one-block evictions in lookup", "secondary_tiers, cpu_bytes_to_use, prefix_count",
+            TOGETHER, "where the time goes", "one-block evictions in lookup",
+            "secondary_tiers, cpu_bytes_to_use, prefix_count",
             "a waiting request whose prefix is on disk promotes it block by block, and each promotion evicts one block",
-            f"{traffic.keys_needed_for_a_prefix_hit:,} to {traffic.keys_per_prefix:,} evictions a prefix, and a policy that "
-            "walks pinned blocks passes all that wait for the disk each time",
+            f"{traffic.keys_needed_for_a_prefix_hit:,} to {traffic.keys_per_prefix:,} evictions a prefix; a policy "
+            "that walks pinned blocks passes all that wait for the disk each time",
             assumed,
         )  # fmt: skip
 
