@@ -23,11 +23,21 @@ from kvlab.plots.style import (
     provenance,
     thin,
 )
-from kvlab.plots.sweeps import ablation_bars, ablation_path, ablation_steps, disk_bandwidth
+from kvlab.plots.sweeps import (
+    DISK_WRITE,
+    GPU_RATE,
+    ablation_bars,
+    ablation_path,
+    ablation_steps,
+    disk_bandwidth,
+    gpu_speed,
+)
 from kvlab.plots.work import blocks_inspected, scheduler_seconds, step_time
 from kvlab.results import Result, main_pair
 
 __all__ = [
+    "DISK_WRITE",
+    "GPU_RATE",
     "MAX_POINTS",
     "POLICY_COLOURS",
     "STATE_COLOURS",
@@ -42,6 +52,7 @@ __all__ = [
     "disk_bandwidth",
     "figures_for",
     "finish",
+    "gpu_speed",
     "label_end",
     "provenance",
     "ratio_by_length",
@@ -58,7 +69,9 @@ def figures_for(result: Result, recorded: bool = False) -> dict[str, go.Figure]:
     """The figures that this result has the data for, by name, in reading order."""
     makers: dict[str, Callable[..., go.Figure]] = {}
     if result.kind == "sweep":
-        makers["disk_bandwidth"] = disk_bandwidth
+        for name, make, setting in (("disk_bandwidth", disk_bandwidth, DISK_WRITE), ("gpu_speed", gpu_speed, GPU_RATE)):
+            if any(setting in arm.settings for arm in result.arms):
+                makers[name] = make
     if result.kind == "ablation":
         makers |= {"ablation_bars": ablation_bars}
         if len(ablation_path(result)) > 1:

@@ -16,7 +16,7 @@ from kvlab.plots.style import (
     spread_labels,
     thin,
 )
-from kvlab.results import ArmResult, Result, cumulative_ratio, main_pair, published_ratios, value_at
+from kvlab.results import ArmResult, Result, cumulative_ratio, main_pair, published_ratios
 
 TIME_AXIS = "virtual time (s)"
 PUBLISHED_SECONDS = 700
@@ -151,7 +151,7 @@ def windowed_rate(arm: ArmResult) -> tuple[list[float], list[float]]:
     rates: list[float] = []
     for i in range(2 * _WINDOWS - 1):
         end = times[0] + window * (1 + i / 2)
-        before, now = value_at(arm, "total_tokens", end - window), value_at(arm, "total_tokens", min(end, times[-1]))
+        before, now = arm.value_at("total_tokens", end - window), arm.value_at("total_tokens", min(end, times[-1]))
         if before is not None and now is not None and window > 0:
             moments.append(end)
             rates.append((now - before) / window)

@@ -1,8 +1,8 @@
 """Figures over many runs: tokens/s against disk bandwidth, and what each switch of the ablation bought.
 
 Notes:
-* Sweeps are run at a small scale. Bandwidths and rates are divided by the scale factor, so that the axes are those of
-  the paper scale and the published figures can stand beside.
+* Sweeps are run at a small scale. An arm's `settings` are at paper scale; its rates are divided by the scale factor
+  here, so that the axes are those of the paper scale and the published figures can stand beside.
 """
 
 from __future__ import annotations
@@ -26,16 +26,26 @@ from kvlab.plots.style import (
 from kvlab.results import ArmResult, Result
 
 DISK_WRITE = "disk_write_bytes_per_s"
+GPU_RATE = "gpu_rate_tokens_per_s"
 
 
 def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
     """Total tokens/s against the disk's write bandwidth, a line a policy; published rates as hollow points."""
+    return _rates_against(result, recorded, DISK_WRITE, 1e9, "disk write bandwidth", "GB/s")
+
+
+def gpu_speed(result: Result, recorded: bool = False) -> go.Figure:
+    """Total tokens/s against the GPU's rate of computed tokens, a line a policy."""
+    return _rates_against(result, recorded, GPU_RATE, 1e3, "GPU rate", "thousand computed tokens/s")
+
+
+def _rates_against(result: Result, recorded: bool, setting: str, divisor: float, what: str, unit: str) -> go.Figure:
     figure = go.Figure()
     scale = result.scale_factor
     lines: dict[str, list[tuple[float, float]]] = {}
     for arm in result.arms:
-        if DISK_WRITE in arm.settings:
-            lines.setdefault(arm.policy, []).append((arm.settings[DISK_WRITE] / scale / 1e9, arm.total_tok_s / scale))
+        if setting in arm.settings:
+            lines.setdefault(arm.policy, []).append((arm.settings[setting] / divisor, arm.total_tok_s / scale))
     for points in lines.values():
         points.sort()
     ends = {policy: points[-1][1] for policy, points in lines.items()}
@@ -44,7 +54,7 @@ def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
     for policy, height in zip(ends, spread_labels(list(ends.values()), top * 0.07), strict=True):
         colour = POLICY_COLOURS.get(policy, OTHER_COLOUR)
         figure.add_scatter(
-            x=[gb for gb, _ in lines[policy]],
+            x=[value for value, _ in lines[policy]],
             y=[rate for _, rate in lines[policy]],
             mode="lines+markers",
             name=policy,
@@ -54,9 +64,9 @@ def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
         label_end(figure, height, policy, colour)
     left = _published_rates(figure, result, lines)
     right = max((points[-1][0] for points in lines.values()), default=1.0) * 1.03
-    ticks = [0.25, 0.5, 1, 2, 4, 8, 16, 32]
+    ticks = [2.0**power for power in range(-4, 11)]
     figure.update_xaxes(
-        title="disk write bandwidth (GB/s, logarithmic)",
+        title=f"{what} ({unit}, logarithmic)",
         type="log",
         tickvals=ticks,
         ticktext=[f"{t:g}" for t in ticks],
@@ -64,10 +74,10 @@ def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
     )
     figure.update_yaxes(title="total tokens/s at paper scale", rangemode="tozero")
     caption = (
-        "Hollow: published rates, placed at the left edge since their disk was not published. "
-        f"Rates and bandwidths divided by s. {provenance(result, recorded)}"
+        f"Hollow: published rates, placed at the left edge since their {what} was not published. "
+        f"Rates are divided by s. {provenance(result, recorded)}"
     )
-    return finish(figure, _disk_title(lines), caption)
+    return finish(figure, _sweep_title(lines, unit), caption)
 
 
 def ablation_bars(result: Result, recorded: bool = False) -> go.Figure:
@@ -145,7 +155,7 @@ def ablation_path(result: Result) -> list[tuple[str, ArmResult]]:
 
 
 def _published_rates(figure: go.Figure, result: Result, lines: dict[str, list[tuple[float, float]]]) -> float:
-    """Hollow points left of the lines; gives back the left edge of the axis, in GB/s."""
+    """Hollow points left of the lines; gives back the left edge of the axis."""
     left = min((points[0][0] for points in lines.values()), default=1.0) / 1.5
     for row in (result.published or {}).get("rows", []):
         colour = POLICY_COLOURS.get(row["policy"] or "", OTHER_COLOUR)
@@ -157,10 +167,10 @@ def _published_rates(figure: go.Figure, result: Result, lines: dict[str, list[tu
     return left / 1.1
 
 
-def _disk_title(lines: dict[str, list[tuple[float, float]]]) -> str:
+def _sweep_title(lines: dict[str, list[tuple[float, float]]], unit: str) -> str:
     def line(points: Sequence[tuple[float, float]], policy: str) -> str:
-        (slow_disk, low), (fast_disk, high) = points[0], points[-1]
-        span = f"{short_number(low)} tokens/s at {slow_disk:g} GB/s to {short_number(high)} at {fast_disk:g} GB/s"
+        (least, low), (most, high) = points[0], points[-1]
+        span = f"{short_number(low)} tokens/s at {least:g} to {short_number(high)} at {most:g} {unit}"
         return f"{policy} from {span}"
 
-    return "; ".join(line(points, policy) for policy, points in lines.items()) or "No arm varies the disk"
+    return "; ".join(line(points, policy) for policy, points in lines.items()) or "No arm varies it"

@@ -143,7 +143,7 @@ def _longest(result: Result) -> float:
 
 
 def _mean_step(arm: ArmResult) -> dict[str, float]:
-    return {kind: 1000 * seconds / arm.steps for kind, seconds in arm.step_seconds.items()}
+    return {kind: 1000 * arm.step_seconds.get(kind, 0.0) / arm.steps for kind in STEP_KINDS}
 
 
 def _mean_inspected(arm: ArmResult) -> float:

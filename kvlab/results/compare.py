@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,25 +91,12 @@ def cumulative_ratio(fast: ArmResult, slow: ArmResult) -> tuple[list[float], lis
     times = slow.series.get("t_s", [])
     moments, ratios = [], []
     for moment in times:
-        fast_tokens = value_at(fast, "total_tokens", moment)
-        slow_tokens = value_at(slow, "total_tokens", moment)
+        fast_tokens = fast.value_at("total_tokens", moment)
+        slow_tokens = slow.value_at("total_tokens", moment)
         if fast_tokens is not None and slow_tokens:
             moments.append(moment)
             ratios.append(fast_tokens / slow_tokens)
     return moments, ratios
-
-
-def value_at(arm: ArmResult, name: str, moment_s: float) -> float | None:
-    """A series' value at a moment, on the straight line between its neighbours; None outside what it covers."""
-    times, values = arm.series.get("t_s", []), arm.series.get(name, [])
-    if not times or not times[0] <= moment_s <= times[-1]:
-        return None
-    right = bisect_right(times, moment_s)
-    if right == len(times):
-        return values[-1]
-    left = right - 1
-    share = (moment_s - times[left]) / (times[right] - times[left])
-    return values[left] + share * (values[right] - values[left])
 
 
 def _ratio(fast: str, slow: str, above: float, below: float, unit: str, over: str) -> Ratio:

@@ -10,6 +10,7 @@ Notes:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -147,13 +148,29 @@ class ArmResult:
         """Blocks that `percent` of the evict calls looked at or fewer (nearest rank); None without an evict call."""
         return histogram_percentile(self.inspected_per_evict, percent)
 
-    def rate_between(self, start_s: float, end_s: float) -> float | None:
-        """Total tokens per second between two virtual moments, from the series; None where it has no such span."""
-        times, tokens = self.series.get("t_s", []), self.series.get("total_tokens", [])
-        inside = [(t, n) for t, n in zip(times, tokens, strict=True) if start_s <= t <= end_s]
-        if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
+    def value_at(self, name: str, moment_s: float) -> float | None:
+        """A series' value at a moment, on the straight line between its neighbours; None outside what it covers."""
+        times, values = self.series.get("t_s", []), self.series.get(name, [])
+        if not times or not times[0] <= moment_s <= times[-1]:
             return None
-        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+        right = bisect_right(times, moment_s)
+        if right == len(times):
+            return values[-1]
+        left = right - 1
+        share = (moment_s - times[left]) / (times[right] - times[left])
+        return values[left] + share * (values[right] - values[left])
+
+    def rate_between(self, start_s: float, end_s: float) -> float | None:
+        """Total tokens per second between two virtual moments, as far as the series covers them; None where it does
+        not."""
+        times = self.series.get("t_s", [])
+        if not times:
+            return None
+        start, end = max(start_s, times[0]), min(end_s, times[-1])
+        before, after = self.value_at("total_tokens", start), self.value_at("total_tokens", end)
+        if before is None or after is None or end <= start:
+            return None
+        return (after - before) / (end - start)
 
     def _rate(self, amount: float) -> float:
         return amount / self.duration_s if self.duration_s > 0 else 0.0

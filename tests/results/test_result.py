@@ -15,7 +15,6 @@ from kvlab.results import (
     phase_ratios,
     published_ratios,
     ratio,
-    value_at,
 )
 from tests.results.synthetic import PUBLISHED, SERIES, synthetic_ablation, synthetic_arm, synthetic_result
 
@@ -101,10 +100,19 @@ def test_cumulative_ratio_ends_at_the_ratio_of_the_whole_run() -> None:
 
 def test_value_at_is_on_the_line_between_two_points_and_unknown_outside() -> None:
     arm = synthetic_arm(series={**dict.fromkeys(SERIES, [0.0, 10.0]), "t_s": [1.0, 2.0]})
-    assert value_at(arm, "pinned", 1.25) == 2.5
-    assert value_at(arm, "pinned", 2.0) == 10.0
-    assert value_at(arm, "pinned", 0.5) is None
-    assert value_at(arm, "pinned", 2.5) is None
+    assert arm.value_at("pinned", 1.25) == 2.5
+    assert arm.value_at("pinned", 2.0) == 10.0
+    assert arm.value_at("pinned", 0.5) is None
+    assert arm.value_at("pinned", 2.5) is None
+
+
+def test_a_rate_between_two_moments_needs_no_sample_between_them() -> None:
+    # A step of the full scan can be longer than the stretch one asks about.
+    arm = synthetic_arm(series={**dict.fromkeys(SERIES, [0.0, 1000.0]), "t_s": [0.0, 10.0]})
+    assert arm.rate_between(4.0, 5.0) == 100.0
+    assert arm.rate_between(8.0, 99.0) == 100.0
+    assert arm.rate_between(10.0, 12.0) is None
+    assert synthetic_arm(series={}).rate_between(0.0, 1.0) is None
 
 
 def test_main_pair_differs_in_the_policy_only() -> None:
