@@ -31,7 +31,7 @@ lint: $(VENV)/.with-dev
 	$(PY) -m mypy
 
 bench: $(VENV)/.with-dev
-	$(PY) -m pytest -m bench -s -p no:cacheprovider bench $(ARGS)
+	$(PY) -m pytest -m bench -s -q -p no:cacheprovider tests/bench $(ARGS)
 
 lab: $(VENV)/.with-lab
 	$(PY) -m jupyter lab notebooks $(ARGS)

@@ -11,8 +11,8 @@ import jinja2
 from kvlab.plots import figures_for
 from kvlab.results import CALL_KINDS, ArmResult, Result, guidellm_table, machine_line, ratio_lines, write_atomic
 
-# Wide enough for the direct labels at the right edge on a laptop.
-FIGURE_CONFIG = {"displaylogo": False, "responsive": True}
+# The mode bar would cover long titles; zoom and hover work without it.
+FIGURE_CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
 
 def save_report(result: Result, path: str | Path) -> Path:

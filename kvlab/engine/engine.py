@@ -214,7 +214,7 @@ class Engine:
 
     def next_event_s(self) -> float | None:
         events = [self.workers.next_event_s(self.clock.now)]
-        events += [tier.next_event_s() for tier in self.tiers]  # type: ignore[attr-defined]
+        events += [tier.next_event_s() for tier in self.tiers]
         return min((e for e in events if e is not None), default=None)
 
     def _check_progress(self, progress: bool) -> None:

@@ -62,7 +62,7 @@ def _paragraph(row: Row) -> RenderableType:
 def _indented(text: RenderableType, by: int) -> RenderableType:
     from rich.padding import Padding
 
-    return Padding(text, (0, 0, 0, by))
+    return Padding(text, (0, 0, 0, by), expand=False)
 
 
 def _name(row: Row) -> str:

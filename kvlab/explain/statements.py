@@ -17,7 +17,7 @@ def corrections(parts: InputParts) -> Iterator[Correction]:
     if config is not None:
         yield Correction(
             "the pull request replaced the ctypes block status with __slots__",
-            "no release has: 0.24, the first with the evictable list, and all later ones to 0.33 keep the ctypes structure",
+            "no release has: 0.24, the first with the evictable list, and all after it to 0.33 keep the ctypes one",
         )
         yield Correction(
             "blocks are offloaded when GPU memory runs short",
