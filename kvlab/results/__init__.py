@@ -12,6 +12,7 @@ from kvlab.results.compare import (
     phase_ratios,
     published_ratios,
     ratio,
+    value_at,
 )
 from kvlab.results.environment import collect_environment, utc_now
 from kvlab.results.files import load_result, result_from_json, result_to_json, save_result, write_atomic
@@ -61,5 +62,6 @@ __all__ = [
     "result_to_json",
     "save_result",
     "utc_now",
+    "value_at",
     "write_atomic",
 ]

@@ -99,6 +99,11 @@ def cumulative_ratio(fast: ArmResult, slow: ArmResult) -> tuple[list[float], lis
     return moments, ratios
 
 
+def value_at(arm: ArmResult, name: str, moment_s: float) -> float | None:
+    """`arm.value_at`, as a function."""
+    return arm.value_at(name, moment_s)
+
+
 def _ratio(fast: str, slow: str, above: float, below: float, unit: str, over: str) -> Ratio:
     head = f"{fast} / {slow}: {format_rate(above)} / {format_rate(below)} {unit}"
     tail = f" {over}" if over else ""
