@@ -63,6 +63,8 @@ SERIES = (
     "blocks_inspected",
 )
 MARKS = ("first_evict_s", "first_refused_s", "cpu_full_s")
+# Series are rounded to microseconds when recorded, so a run's own end can lie just behind its last sample.
+_ROUNDING_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -151,6 +153,8 @@ class ArmResult:
     def value_at(self, name: str, moment_s: float) -> float | None:
         """A series' value at a moment, on the straight line between its neighbours; None outside what it covers."""
         times, values = self.series.get("t_s", []), self.series.get(name, [])
+        if times and times[-1] < moment_s <= times[-1] + _ROUNDING_S:
+            moment_s = times[-1]
         if not times or not times[0] <= moment_s <= times[-1]:
             return None
         right = bisect_right(times, moment_s)

@@ -104,6 +104,7 @@ def test_value_at_is_on_the_line_between_two_points_and_unknown_outside() -> Non
     assert arm.value_at("pinned", 2.0) == 10.0
     assert arm.value_at("pinned", 0.5) is None
     assert arm.value_at("pinned", 2.5) is None
+    assert arm.value_at("pinned", 2.0000009) == 10.0
 
 
 def test_a_rate_between_two_moments_needs_no_sample_between_them() -> None:
