@@ -119,7 +119,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reproduce(args: argparse.Namespace, console: Console) -> int:
     from kvlab.experiment.main import main as run
 
-    return run(args, console)
+    try:
+        from kvlab.report import save_report
+    except ImportError as error:
+        print(f"no HTML report: {error.name} is not installed (pip install 'kvlab[report]')", file=sys.stderr)
+        return run(args, console)
+    return run(args, console, save_report)
 
 
 def _explain(args: argparse.Namespace, console: Console) -> int:

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -42,6 +42,7 @@ from kvlab.results import (
 
 DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
+SaveReport = Callable[[Result, Path], Path]
 RECORDED_PAPER = "reproduce-paper.json"
 
 
@@ -72,8 +73,10 @@ def config_from_args(args: argparse.Namespace) -> ExperimentConfig:
     )
 
 
-def main(args: argparse.Namespace, console: Console) -> int:
-    """Exit code: 0; 130 after Ctrl-C (what was measured is saved, marked partial); 1 if an arm failed."""
+def main(args: argparse.Namespace, console: Console, save_report: SaveReport | None = None) -> int:
+    """`save_report(result, path)` writes the HTML page; None leaves it out (plots lie to the right of this module).
+
+    Exit code: 0; 130 after Ctrl-C (what was measured is saved, marked partial); 1 if an arm failed."""
     config = config_from_args(args)
     experiment = resolve(config)
     kind, arms = _kind_and_arms(args, experiment)
@@ -88,7 +91,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     result = make_result(kind, experiment, outcome)
     folder = Path(getattr(args, "out", None) or default_output_dir())
     path = save_result(result, folder / f"{kind}-{config.scale}-{result.created.replace(':', '')}.json")
-    report = _write_report(result, path, status)
+    report = save_report(result, path.with_suffix(".html")) if save_report else None
     if as_json:
         sys.stdout.write(result_to_json(result))
     else:
@@ -172,15 +175,6 @@ def recorded_result(result: Result) -> Result | None:
     if result.scale == "paper" or result.kind != "reproduce" or not path.is_file():
         return None
     return load_result(path)
-
-
-def _write_report(result: Result, path: Path, console: Console) -> Path | None:
-    try:
-        from kvlab.report import save_report
-    except ImportError as error:
-        console.print(f"no HTML report: {error.name} is not installed (pip install 'kvlab[report]')")
-        return None
-    return save_report(result, path.with_suffix(".html"))
 
 
 def _shown(path: Path) -> str:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from kvlab.results import CALL_KINDS, ArmResult, Result, guidellm_table, machine_line, ratio_lines, value_at
+from kvlab.results import (
+    CALL_KINDS,
+    ArmResult,
+    Result,
+    derived_table,
+    guidellm_table,
+    machine_line,
+    ratio_lines,
+    value_at,
+)
 
 MOMENTS = 8
 
@@ -32,14 +42,19 @@ def print_result(result: Result, console: Console, recorded: Result | None = Non
 
 
 def _print_table(result: Result, console: Console, with_published: bool = True) -> None:
-    table = guidellm_table(result)
-    rich = RichTable(title=table.title, title_justify="left")
-    for i, column in enumerate(table.columns):
-        rich.add_column(column, justify="left" if i < 2 else "right")
-    for row in table.rows:
-        if with_published or not row[0].startswith("published"):
-            rich.add_row(*row)
-    console.print(rich)
+    table, derived = guidellm_table(result), derived_table(result)
+    for part in (table, derived):
+        rich = RichTable(
+            title=part.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        )
+        for i, column in enumerate(part.columns):
+            # Headers in two lines leave room for whole figures in 80 columns.
+            head = column.replace(" ", "\n", 1) if part is table else column
+            rich.add_column(head, justify="left" if i < part.text_columns else "right", no_wrap=i >= part.text_columns)
+        for row in part.rows:
+            if with_published or not row[0].startswith("published"):
+                rich.add_row(*row)
+        console.print(rich)
     for note in table.notes if with_published else ():
         console.print(f"  {note}", highlight=False, style="dim")
 

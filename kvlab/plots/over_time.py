@@ -68,12 +68,14 @@ def tokens_so_far(result: Result, recorded: bool = False) -> go.Figure:
     figure.update_yaxes(title="tokens processed (input + output)", rangemode="tozero")
     title = "Tokens processed since the cold start"
     pair = main_pair(result)
-    if pair and min(arm.total_tokens for arm in pair) > 0:
+    if pair and all(arm in arms for arm in pair):
         slow, fast = pair
-        title = (
-            f"After {fast.duration_s:.3g} s {fast.name} has processed {short_number(fast.total_tokens)} tokens, "
-            f"{slow.name} {short_number(slow.total_tokens)}: {fast.total_tokens / slow.total_tokens:.2f}x"
-        )
+        # The longest stretch that both have: the last step of an arm may end well after the run's time is up.
+        end = min(arm.series["t_s"][-1] for arm in pair)
+        below, above = slow.value_at("total_tokens", end) or 0.0, fast.value_at("total_tokens", end) or 0.0
+        title = f"After {end:.3g} s {fast.name} has processed {short_number(above)} tokens, "
+        title += f"{slow.name} {short_number(below)}"
+        title += f": {above / below:.2f}x" if below else ""
     return finish(figure, title, provenance(result, recorded))
 
 

@@ -30,7 +30,7 @@ from kvlab.results.model import (
     histogram_percentile,
 )
 from kvlab.results.published import load_published
-from kvlab.results.table import Table, guidellm_table, machine_line
+from kvlab.results.table import Table, derived_table, guidellm_table, machine_line
 
 __all__ = [
     "CALL_KINDS",
@@ -48,6 +48,7 @@ __all__ = [
     "Table",
     "collect_environment",
     "cumulative_ratio",
+    "derived_table",
     "guidellm_table",
     "histogram_percentile",
     "load_published",

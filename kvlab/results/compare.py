@@ -88,7 +88,8 @@ def cumulative_ratio(fast: ArmResult, slow: ArmResult) -> tuple[list[float], lis
 
     Moments at which the slow arm has no token yet are left out; both lists are empty without series.
     """
-    times = slow.series.get("t_s", [])
+    # Both arms' moments: a step of the full scan can span most of the run and leave no sample of its own.
+    times = sorted({*slow.series.get("t_s", []), *fast.series.get("t_s", [])})
     moments, ratios = [], []
     for moment in times:
         fast_tokens = fast.value_at("total_tokens", moment)

@@ -2,7 +2,7 @@
 
 Notes:
 * A scaled run's rates are not the paper's: tokens are s times fewer and times s squared shorter, so tokens/s are s
-  times higher. The column "Total / s" takes that out; no column mixes the two.
+  times higher and requests/s s squared times. `derived_table` takes that out; no column mixes the two.
 """
 
 from __future__ import annotations
@@ -51,43 +51,56 @@ class Table:
 
 
 def guidellm_table(result: Result) -> Table:
-    """The published table's columns, its lines beside this run's. The last columns are kvlab's own derivations."""
-    factor = result.scale_factor
-    columns = ["tree", *PUBLISHED_COLUMNS, "Per Sec from output tok"]
-    if factor != 1:
-        columns.append(f"Total / {factor:g}")
+    """The published table's columns, its lines beside this run's; `derived_table` has what follows from them."""
     rows: list[list[str]] = []
-    shown: set[str] = set()
-    published = result.published or {}
-    for row in published.get("rows", []):
-        rows.append(_published_row(row, published.get("output_tokens"), len(columns)))
-        for arm in result.arms:
-            if arm.policy == row["policy"]:
-                rows.append(_arm_row(arm, result, len(columns)))
-                shown.add(arm.name)
-    rows += [_arm_row(arm, result, len(columns)) for arm in result.arms if arm.name not in shown]
+    for line in _lines(result):
+        if isinstance(line, ArmResult):
+            concurrency = result.config.get("concurrency")
+            cells = [
+                line.name + (" (partial)" if line.partial else ""),
+                str(result.config.get("strategy", "")),
+                "" if concurrency is None else f"{concurrency:.1f}",
+                f"{line.requests_per_s:.3g}",
+                *(format_rate(rate) for rate in (line.input_tok_s, line.output_tok_s, line.total_tok_s)),
+            ]
+        else:
+            keys = ("concurrency", "per_sec", "input_tok_s", "output_tok_s", "total_tok_s")
+            cells = [f"published: {line['tree']}", line["strategy"], *(f"{line[key]:.1f}" for key in keys)]
+        rows.append(cells)
+    columns = ("tree", *PUBLISHED_COLUMNS)
     return Table(columns, rows, title=_title(result), notes=_notes(result), text_columns=2)
 
 
-def _published_row(row: dict[str, Any], output_tokens: int | None, width: int) -> list[str]:
-    derived = f"{row['output_tok_s'] / output_tokens:.3g}" if output_tokens else ""
-    rates = [f"{row[key]:.1f}" for key in ("concurrency", "per_sec", "input_tok_s", "output_tok_s", "total_tok_s")]
-    cells = [f"published: {row['tree']}", row["strategy"], *rates, derived]
-    return cells + [rates[-1]] * (width - len(cells))
+def derived_table(result: Result) -> Table:
+    """What makes the lines comparable: requests as the output tokens give them, rates at paper scale, completions."""
+    factor = result.scale_factor
+    rows: list[list[str]] = []
+    for line in _lines(result):
+        if isinstance(line, ArmResult):
+            name, rate, total = line.name, line.output_tok_s, line.total_tok_s / factor
+            output_tokens = result.config.get("output_tokens")
+            completed = f"{line.completed_requests:,} of {line.started_requests:,}"
+        else:
+            name, rate, total = f"published: {line['tree']}", line["output_tok_s"], line["total_tok_s"]
+            output_tokens, completed = (result.published or {}).get("output_tokens"), ""
+        requests = rate / output_tokens if output_tokens else None
+        # Requests are as many at every scale, and times s squared shorter.
+        here = factor**2 if isinstance(line, ArmResult) else 1
+        at_scale = "" if requests is None else f"{requests / here:.3g}"
+        rows.append([name, format_rate(total), at_scale, completed])
+    columns = ("at paper scale", "Total Tok/s", "Req/s by output tok", "completed of started")
+    return Table(columns, rows)
 
 
-def _arm_row(arm: ArmResult, result: Result, width: int) -> list[str]:
-    output_tokens = result.config.get("output_tokens")
-    concurrency = result.config.get("concurrency")
-    cells = [
-        f"here: {arm.name}" + (" (partial)" if arm.partial else ""),
-        str(result.config.get("strategy", "")),
-        "" if concurrency is None else f"{concurrency:.1f}",
-        f"{arm.requests_per_s:.3g}",
-        *(format_rate(rate) for rate in (arm.input_tok_s, arm.output_tok_s, arm.total_tok_s)),
-        f"{arm.output_tok_s / output_tokens:.3g}" if output_tokens else "",
-    ]
-    return cells + [format_rate(arm.total_tok_s / result.scale_factor)] * (width - len(cells))
+def _lines(result: Result) -> list[ArmResult | dict[str, Any]]:
+    """The published lines, each followed by the arms of its policy, then the other arms."""
+    lines: list[ArmResult | dict[str, Any]] = []
+    shown: set[str] = set()
+    for row in (result.published or {}).get("rows", []):
+        arms = [arm for arm in result.arms if arm.policy == row["policy"]]
+        lines += [row, *arms]
+        shown |= {arm.name for arm in arms}
+    return lines + [arm for arm in result.arms if arm.name not in shown]
 
 
 def _title(result: Result) -> str:
@@ -111,7 +124,7 @@ def _notes(result: Result) -> list[str]:
         s = result.scale_factor
         notes.append(
             f"At this scale tokens are {s:g} times fewer and times {s * s:g} times shorter, so tokens/s are {s:g} "
-            f"times the paper scale's; the last column divides by {s:g}."
+            f"times the paper scale's and requests/s {s * s:g} times."
         )
     return notes
 

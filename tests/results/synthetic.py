@@ -9,7 +9,9 @@ from kvlab.results import SERIES, ArmResult, Result
 NAMED_SYNTHETIC = "SYNTHETIC: made up by a test, not measured"
 
 
-def synthetic_series(rate: float, stall_at: float, floor: float, duration: float, points: int) -> dict[str, list[float]]:
+def synthetic_series(
+    rate: float, stall_at: float, floor: float, duration: float, points: int
+) -> dict[str, list[float]]:
     """Full `rate` tokens/s until `stall_at` seconds, then `floor` times as much. Blocks add up to 1,000."""
     series: dict[str, list[float]] = {name: [] for name in SERIES}
     for i in range(points):
@@ -54,7 +56,12 @@ def synthetic_arm(policy: str = "full_scan_lru", *, points: int = 300, **changes
         "tokens": {"input": total - output, "output": output},
         "completed_requests": output // 32,
         "started_requests": output // 32 + 100,
-        "counts": {"evictions": 160, "evict_calls": 150, "blocks_inspected": 136_000 if slow else 160, "promotions": 140},
+        "counts": {
+            "evictions": 160,
+            "evict_calls": 150,
+            "blocks_inspected": 136_000 if slow else 160,
+            "promotions": 140,
+        },
         "seconds": {
             "lookup_walk": 25.1 if slow else 0.4,
             "touch": 0.2,

@@ -99,7 +99,7 @@ def test_cumulative_ratio_ends_at_the_ratio_of_the_whole_run() -> None:
 
 
 def test_value_at_is_on_the_line_between_two_points_and_unknown_outside() -> None:
-    arm = synthetic_arm(series={**dict.fromkeys(SERIES, [0.0, 10.0]), "t_s": [1.0, 2.0]})
+    arm = synthetic_arm(series={**{key: [0.0, 10.0] for key in SERIES}, "t_s": [1.0, 2.0]})
     assert arm.value_at("pinned", 1.25) == 2.5
     assert arm.value_at("pinned", 2.0) == 10.0
     assert arm.value_at("pinned", 0.5) is None
@@ -109,7 +109,7 @@ def test_value_at_is_on_the_line_between_two_points_and_unknown_outside() -> Non
 
 def test_a_rate_between_two_moments_needs_no_sample_between_them() -> None:
     # A step of the full scan can be longer than the stretch one asks about.
-    arm = synthetic_arm(series={**dict.fromkeys(SERIES, [0.0, 1000.0]), "t_s": [0.0, 10.0]})
+    arm = synthetic_arm(series={**{key: [0.0, 1000.0] for key in SERIES}, "t_s": [0.0, 10.0]})
     assert arm.rate_between(4.0, 5.0) == 100.0
     assert arm.rate_between(8.0, 99.0) == 100.0
     assert arm.rate_between(10.0, 12.0) is None

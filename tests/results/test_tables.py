@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import getpass
+import io
 import json
 import platform
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from kvlab.results import ResultError, Table, collect_environment, guidellm_table, load_published
+from kvlab.experiment.show import print_result
+from kvlab.results import ResultError, Table, collect_environment, derived_table, guidellm_table, load_published
 from tests.results.synthetic import NAMED_SYNTHETIC, PUBLISHED, synthetic_arm, synthetic_result
 
 PUBLISHED_TEXT = """# What it published (2026-06-20)
@@ -48,17 +51,16 @@ def test_a_broken_published_table_is_named_with_its_line(tmp_path: Path, old: st
 
 def test_published_lines_stand_beside_ours_in_the_published_columns() -> None:
     table = guidellm_table(synthetic_result())
-    assert table.columns[:7] == (
+    assert list(table.columns) == (
         ["tree", "Strategy", "Concurrency", "Per Sec", "Input Tok/s", "Output Tok/s", "Total Tok/s"]
     )
     assert [row[0] for row in table.rows] == [
         "published: main",
-        "here: full_scan_lru",
+        "full_scan_lru",
         "published: PR",
-        "here: evictable_list_lru",
+        "evictable_list_lru",
     ]
     assert table.rows[0][3:7] == ["0.1", "1936.9", "22.1", "1959.0"]
-    assert table.rows[2][7] == "1.08"  # 138.0 / 128, where the published column says 1.1
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
@@ -66,16 +68,27 @@ def test_the_table_names_machine_scale_and_what_the_scale_does() -> None:
     text = str(guidellm_table(synthetic_result()))
     assert text.startswith(NAMED_SYNTHETIC)
     assert "scale laptop (s = 4)" in text
-    assert "Total / 4" in text
-    at_paper_scale = guidellm_table(synthetic_result(config={"scale": "paper", "scale_factor": 1}))
-    assert len(at_paper_scale.columns) == 8
+    assert "tokens are 4 times fewer and times 16 times shorter" in text
+    paper = synthetic_result(config={"scale": "paper", "scale_factor": 1})
+    assert "fewer" not in str(guidellm_table(paper))
 
 
-def test_ours_is_divided_by_the_scale_in_its_own_column() -> None:
+def test_the_lines_are_made_comparable_in_a_table_of_their_own() -> None:
     slow = synthetic_arm(duration_s=10.0, tokens={"input": 7_000, "output": 1_000})
-    row = guidellm_table(synthetic_result(arms=[slow])).rows[1]
-    assert row[6] == "800.0"
-    assert row[8] == "200.0"
+    published, here = derived_table(synthetic_result(arms=[slow])).rows[:2]
+    # 22.1 / 128 requests a second, where the published column says 0.1.
+    assert published[:3] == ["published: main", "1,959.0", "0.173"]
+    # 8,000 tokens in 10 s at s = 4; 100 output tokens/s of 32 each, and 16 times as many requests/s as at paper scale.
+    assert here[:3] == ["full_scan_lru", "200.0", "0.195"]
+
+
+def test_the_terminal_shows_every_figure_whole_in_80_columns() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_result(synthetic_result(), console)
+    text = console.export_text()
+    for cell in ("published: main", "evictable_list_lru", "concurrent", "11562.3", "11700.3", "1936.9"):
+        assert cell in text
+    assert "…" not in text.partition("Per Sec here")[0]
 
 
 def test_a_partial_result_says_so_in_table_and_html() -> None:
@@ -87,7 +100,7 @@ def test_a_partial_result_says_so_in_table_and_html() -> None:
 
 def test_without_published_lines_and_settings_the_table_still_prints() -> None:
     table = guidellm_table(synthetic_result(published=None, config={}))
-    assert [row[0] for row in table.rows] == ["here: full_scan_lru", "here: evictable_list_lru"]
+    assert [row[0] for row in table.rows] == ["full_scan_lru", "evictable_list_lru"]
     assert "None" not in str(table)
 
 
