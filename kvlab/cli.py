@@ -19,17 +19,19 @@ SCALES = ("tiny", "laptop", "paper")
 
 
 def bandwidth(text: str) -> float:
-    """Bytes a second: "3e9", "3GB/s", "2.5 GiB/s"."""
+    """Bytes a second above 0: "3e9", "3GB/s", "2.5 GiB/s"."""
     from kvlab.config import ConfigError, read_bytes
 
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        pass
-    try:
-        return float(read_bytes(text.strip().removesuffix("/s").removesuffix("ps"), "bandwidth"))
-    except ConfigError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth: give bytes/s, as 3e9 or 3GB/s") from None
+        try:
+            value = float(read_bytes(text.strip().removesuffix("/s").removesuffix("ps"), "bandwidth"))
+        except ConfigError:
+            value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth: give bytes/s above 0, as 3e9 or 3GB/s")
+    return value
 
 
 def positive(text: str) -> float:
@@ -114,6 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"kvlab {args.command}: {error.name} is not installed; see `kvlab doctor`", file=sys.stderr)
         return 2
+    except Exception as error:
+        if args.debug:
+            raise
+        print(
+            f"kvlab {args.command}: {type(error).__name__}: {error}\nThis is a fault in kvlab, not in your input: "
+            f"kvlab --debug {args.command} ... shows where",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _reproduce(args: argparse.Namespace, console: Console) -> int:

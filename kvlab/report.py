@@ -9,7 +9,16 @@ from typing import Any
 import jinja2
 
 from kvlab.plots import figures_for
-from kvlab.results import CALL_KINDS, ArmResult, Result, guidellm_table, machine_line, ratio_lines, write_atomic
+from kvlab.results import (
+    CALL_KINDS,
+    ArmResult,
+    Result,
+    derived_table,
+    guidellm_table,
+    machine_line,
+    ratio_lines,
+    write_atomic,
+)
 
 # The mode bar would cover long titles; zoom and hover work without it.
 FIGURE_CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
@@ -29,18 +38,27 @@ def render_report(result: Result) -> str:
     rendered = []
     for i, (name, figure) in enumerate(figures.items()):
         html = figure.to_html(full_html=False, include_plotlyjs=i == 0, config=FIGURE_CONFIG, div_id=f"figure-{name}")
-        rendered.append({"name": name, "html": html})
+        title = str(figure.layout.title.text or name).replace("<br>", " ")
+        rendered.append({"name": name, "html": html, "title": title})
     return environment.get_template("report.html.jinja").render(
         result=result,
         table=guidellm_table(result),
+        derived=derived_table(result),
         ratios=ratio_lines(result),
         machine=machine_line(result),
         figures=rendered,
         arms=[_arm_rows(arm) for arm in result.arms],
-        assumed=result.config.get("assumed", []),
+        assumed=[_assumed_row(row) for row in result.config.get("assumed", [])],
         settings=json.dumps(result.config.get("at_this_scale", result.config), indent=2),
         environment=result.environment,
     )
+
+
+def _assumed_row(row: dict[str, Any]) -> dict[str, str]:
+    value = row.get("value", "")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = f"{value:,.6g}" if number else str(value)
+    return {"value": text, **{key: str(row.get(key, "")) for key in ("name", "unit", "source")}}
 
 
 def _arm_rows(arm: ArmResult) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kvlab.config.files import read_text
-from kvlab.config.shell_heredoc import cat_heredoc, heredoc_body, without_heredocs
+from kvlab.config.shell_tree import cat_heredoc, heredoc_body, redirect_end, walk, without_heredocs
 from kvlab.config.shell_values import Variable, split_fields
 from kvlab.config.shell_words import Expander
 from kvlab.config.source import Origin, SourceText
@@ -121,13 +121,22 @@ class _Reader:
         for name, value in self.preset.items():
             self.variables[name] = Variable(name, SourceText.literal(value, "<given>", 0), "<given>", 0)
         self.words = Expander(self.source, self.file, self.variables, self._substitution)
-        self.substitutions = {n.start_byte: n for n in _walk(root) if n.type == "command_substitution"}
-        broken = next((n for n in _walk(root) if n.is_error or n.is_missing), None)
+        self.substitutions = {n.start_byte: n for n in walk(root) if n.type == "command_substitution"}
+        self.redirects = {n.start_byte: redirect_end(n) for n in walk(root) if n.type in _REDIRECTS}
+        broken = next((n for n in walk(root) if n.is_error or n.is_missing), None)
         if broken is not None:
-            shown = self.source[broken.start_byte : broken.end_byte].strip().split("\n")[0][:60] or broken.type
-            self._fail(broken, f"kvlab cannot read this as a shell command: {shown!r}", shown)
+            self._refuse(broken)
         self._statements(root)
         return ShellScript(self.file, dict(self.variables), tuple(self.commands))
+
+    def _refuse(self, broken: Node) -> NoReturn:
+        if broken.type == "heredoc_end" and broken.parent is not None:
+            self._fail(broken.parent, f"{self._first_line(broken.parent)!r}: the heredoc is never closed", "<<")
+        shown = self._first_line(broken) or broken.type
+        self._fail(broken, f"kvlab cannot read this as a shell command: {shown!r}", shown)
+
+    def _first_line(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].strip().split("\n")[0][:60]
 
     def _statements(self, parent: Node) -> None:
         for node in parent.children:
@@ -153,7 +162,7 @@ class _Reader:
             case "variable_name" if node.parent is not None and node.parent.type == "declaration_command":
                 pass
             case _:
-                shown = self.source[node.start_byte : node.end_byte].split("\n")[0][:60]
+                shown = self._first_line(node)
                 what = _CONSTRUCTS.get(node.type, node.type.replace("_", " "))
                 self._fail(node, f"{what} is not understood: {shown!r}", shown)
 
@@ -184,29 +193,30 @@ class _Reader:
 
     def _command(self, node: Node) -> None:
         environment, start = [], node.start_byte
-        skipped: dict[int, int] = {}
         for child in node.children:
             if child.type == "variable_assignment":
                 environment.append(self._assignment(child))
                 start = child.end_byte
-            elif child.type == "comment":
-                self._fail(child, "a comment between the lines of a command ends the command there in bash", "#")
-            elif child.type in _REDIRECTS:
-                skipped[child.start_byte] = child.end_byte
-        arguments = tuple(self._arguments(start, node.end_byte, skipped))
+        arguments = tuple(self._arguments(start, node.end_byte))
+        if arguments and arguments[0].value.startswith("-"):
+            shown = arguments[0].value
+            message = (
+                f"{shown!r} stands where a command begins: does the line before it, or a comment there, lack a \\?"
+            )
+            self._fail(node, message, shown)
         line = self.words.line(node.start_byte)
         self.commands.append(Command(arguments, self.file, line, tuple(environment)))
 
-    def _arguments(self, at: int, end: int, skipped: Mapping[int, int]) -> Iterator[Argument]:
+    def _arguments(self, at: int, end: int) -> Iterator[Argument]:
         """The words from `at` to where bash ends the command, which must be `end`, where tree-sitter does."""
         while at < len(self.source) and self.source[at] not in "\n;&|()":
-            if at in skipped:
-                at = skipped[at]
+            if at in self.redirects:
+                at = self.redirects[at]
             elif self.source[at] in " \t":
                 at += 1
             elif self.source.startswith("\\\n", at):
                 at += 2
-            elif self.source[at] == "#":
+            elif self.source[at] in "#<>":
                 break
             else:
                 line, start = self.words.line(at), at
@@ -217,7 +227,7 @@ class _Reader:
                     yield Argument(text, self.file, line)
         if at < end:
             shown = self.source[at : at + 40].strip().split("\n")[0]
-            self.words.fail(at, f"{shown!r} in the middle of a command is not understood", shown)
+            self.words.fail(at, f"this command is not understood from {shown!r} on", shown)
 
     def _substitution(self, at: int) -> tuple[SourceText, int]:
         node = self.substitutions.get(at)
@@ -240,9 +250,3 @@ class _Reader:
 
     def _fail(self, node: Node, message: str, construct: str) -> NoReturn:
         self.words.fail(node.start_byte, message, construct)
-
-
-def _walk(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children:
-        yield from _walk(child)

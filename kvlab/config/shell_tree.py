@@ -1,8 +1,9 @@
-"""Finding heredocs: `cat <<EOF ... EOF`."""
+"""Walking the parsed tree, and finding heredocs in it: `cat <<EOF ... EOF`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,3 +45,15 @@ def cat_heredoc(node: Node, source: str) -> Node | None:
     heredoc = parts[1]
     simple = heredoc.type == "heredoc_redirect" and all(c.type in known for c in heredoc.named_children)
     return heredoc if simple else None
+
+
+def redirect_end(node: Node) -> int:
+    """Where the words of the command go on: after the start word of a heredoc, not after its body."""
+    starts = [child.end_byte for child in node.children if child.type == "heredoc_start"]
+    return starts[0] if starts else node.end_byte
+
+
+def walk(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.children:
+        yield from walk(child)
