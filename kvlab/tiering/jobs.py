@@ -70,7 +70,9 @@ class TransferJobs:
             raise OffloadingStateError(f"tier #{tier_index} reports job {job_id}, which belongs to tier #{owner}")
         unknown = set(result.successful_keys or ()).difference(job.keys)
         if unknown:
-            raise OffloadingStateError(f"tier #{tier_index} reports job {job_id} with keys it does not have: {unknown}")
+            raise OffloadingStateError(
+                f"tier #{tier_index} reports job {job_id} with keys it does not have: {sorted(unknown)}"
+            )
         self.discard(job_id)
         return job
 

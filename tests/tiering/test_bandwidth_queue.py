@@ -21,7 +21,8 @@ def make_job(number: int, blocks: int, arrival_s: float) -> QueuedJob:
 
 def simulate(jobs: list[tuple[Fraction, int]], block_s: Fraction, depth: int) -> list[Fraction]:
     """End of each (arrival, blocks), by moving every job in service at every event: exact and O(n) an event."""
-    waiting, serving = list(range(len(jobs))), {}
+    waiting: list[int] = list(range(len(jobs)))
+    serving: dict[int, Fraction] = {}
     ends, now = [Fraction(-1)] * len(jobs), Fraction(0)
     while waiting or serving:
         done = [i for i, left in serving.items() if left == 0]

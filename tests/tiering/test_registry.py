@@ -55,7 +55,10 @@ def test_b66_extra_keys_reach_the_constructor() -> None:
 
 
 def test_b66_several_tiers_keep_their_order() -> None:
-    entries = [{"type": "virtual", "write_bandwidth": 1, "read_bandwidth": 2}, {"type": "example"}]
+    entries: list[dict[str, Any]] = [
+        {"type": "virtual", "write_bandwidth": 1, "read_bandwidth": 2},
+        {"type": "example"},
+    ]
     tiers = [create_tier(entry, **SUPPLIED) for entry in entries]
     assert [type(tier) for tier in tiers] == [VirtualTier, ExampleTier]
     assert [tier.tier_type for tier in tiers] == ["virtual", "example"]
