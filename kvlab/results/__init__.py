@@ -7,6 +7,7 @@ from kvlab.results.checks import ResultError
 from kvlab.results.compare import (
     METRICS,
     Ratio,
+    common_stretch_ratio,
     cumulative_ratio,
     main_pair,
     phase_ratios,
@@ -47,6 +48,7 @@ __all__ = [
     "ResultError",
     "Table",
     "collect_environment",
+    "common_stretch_ratio",
     "cumulative_ratio",
     "derived_table",
     "guidellm_table",

@@ -49,6 +49,18 @@ def ratio(fast: ArmResult, slow: ArmResult, metric: str = "total_tok_s") -> Rati
     return _ratio(fast.name, slow.name, getattr(fast, metric), getattr(slow, metric), METRICS[metric], over)
 
 
+def common_stretch_ratio(fast: ArmResult, slow: ArmResult) -> Ratio | None:
+    """Tokens over the stretch that both arms cover, when one ran longer (its last step may end late); else None."""
+    if fast.duration_s == slow.duration_s or not fast.series or not slow.series:
+        return None
+    end = min(fast.duration_s, slow.duration_s)
+    above, below = fast.value_at("total_tokens", end), slow.value_at("total_tokens", end)
+    if above is None or below is None:
+        return None
+    over = f"over the first {end:.4g} s of both (a step's tokens spread evenly over the step)"
+    return _ratio(fast.name, slow.name, above, below, "tokens", over)
+
+
 def phase_ratios(fast: ArmResult, slow: ArmResult) -> list[Ratio]:
     """Total tokens/s until each arm's cache first evicts, and from then on; empty where an arm never evicted."""
     ratios = []

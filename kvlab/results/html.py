@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from kvlab.results.compare import main_pair, published_ratios, ratio
+from kvlab.results.compare import common_stretch_ratio, main_pair, published_ratios, ratio
 from kvlab.results.model import Result
 from kvlab.results.table import guidellm_table
 
@@ -15,7 +15,9 @@ def ratio_lines(result: Result) -> list[str]:
     pair = main_pair(result)
     if pair:
         slow, fast = pair
-        lines += [ratio(fast, slow).text, ratio(fast, slow, "requests_per_s").text]
+        same_stretch = common_stretch_ratio(fast, slow)
+        lines += [ratio(fast, slow).text, *([same_stretch.text] if same_stretch else [])]
+        lines.append(ratio(fast, slow, "requests_per_s").text)
     if result.published:
         lines += [r.text for r in published_ratios(result.published)]
     return lines

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.results import (
+    ArmResult,
     Result,
     ResultError,
+    common_stretch_ratio,
     cumulative_ratio,
     histogram_percentile,
     main_pair,
@@ -71,6 +73,19 @@ def test_ratio_of_unequal_stretches_says_so_and_of_nothing_is_not_defined() -> N
     assert "full_scan_lru got nothing done" in found.text
     with pytest.raises(ValueError, match="metric 'speed' is not one of total_tok_s"):
         ratio(fast, slow, "speed")
+
+
+def test_arms_of_unequal_length_are_also_compared_over_what_both_ran() -> None:
+    def arm(policy: str, end: float, tokens: float) -> ArmResult:
+        series = {key: [0.0, tokens] for key in SERIES} | {"t_s": [0.0, end]}
+        return synthetic_arm(policy, duration_s=end, series=series)
+
+    slow, fast = arm("full_scan_lru", 60.0, 600.0), arm("evictable_list_lru", 40.0, 1600.0)
+    found = common_stretch_ratio(fast, slow)
+    assert found is not None
+    assert found.value == pytest.approx(4.0)
+    assert "over the first 40 s of both" in found.text
+    assert common_stretch_ratio(fast, fast) is None
 
 
 def test_published_ratios_come_from_tokens_never_from_the_one_digit_column() -> None:
