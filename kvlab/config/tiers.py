@@ -42,7 +42,7 @@ _SECRETS = ("access_key", "secret_key")
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """One secondary tier. `options`: every key but `type`, as written; `origin`, `origins`: where entry and keys stand."""
+    """One secondary tier. `options`: every key but `type`, as written; `origin`, `origins`: where they stand."""
 
     type: str
     options: Mapping[str, Any] = field(default_factory=dict)

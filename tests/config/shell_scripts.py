@@ -47,7 +47,7 @@ def _arithmetic(random: Random, depth: int = 0) -> str:
         return f"({_arithmetic(random, depth + 1)})"
     if kind == 3:
         return f"{random.choice('-!~+')} {_arithmetic(random, depth + 1)}"
-    operators = "+ - * / % ** << >> < > <= >= == != & | ^ && ||".split()
+    operators = ["+", "-", "*", "/", "%", "**", "<<", ">>", "<", ">", "<=", ">=", "==", "!=", "&", "|", "^", "&&", "||"]
     blank = random.choice(["", " "])
     left, right = _arithmetic(random, depth + 1), _arithmetic(random, depth + 1)
     return f"{left}{blank}{random.choice(operators)}{blank}{right}"

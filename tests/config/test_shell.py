@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Shell files: what words mean, where they come from, and what is refused. bash itself is the oracle where it is there."""
 
 from __future__ import annotations
