@@ -149,7 +149,7 @@ class BlockPool:
         if num_computed_tokens >= table.release_at:
             self._remove_skipped(table, num_computed_tokens)
         if num_tokens_after <= table.slot_tokens:
-            return self._nothing
+            return self._nothing if not reserved_blocks or reserved_blocks <= self.num_free else None
         held = [len(blocks) for blocks in table.blocks]
         if self._num_missing(num_tokens_after, held) > self.num_free - reserved_blocks:
             return None
