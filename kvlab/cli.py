@@ -161,7 +161,7 @@ def _show(args: argparse.Namespace, console: Console) -> int:
     if args.html:
         from kvlab.report import save_report
 
-        console.print(f"\nReport: {save_report(result, args.html)}", highlight=False)
+        console.print(f"\nReport: {save_report(result, args.html)}", highlight=False, soft_wrap=True)
     return 0
 
 
