@@ -96,7 +96,8 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
         sys.stdout.write(result_to_json(result))
     else:
         print_result(result, console, recorded=recorded_result(result))
-        console.print(f"\nResult: {_shown(path)}" + (f"\nReport: {_shown(report)}" if report else ""), highlight=False, soft_wrap=True)
+        saved = f"\nResult: {_shown(path)}" + (f"\nReport: {_shown(report)}" if report else "")
+        console.print(saved, highlight=False, soft_wrap=True)
     return 130 if outcome.interrupted else 1 if outcome.errors else 0
 
 
