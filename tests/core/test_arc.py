@@ -73,6 +73,20 @@ def test_a24_a_touched_ghost_of_b1_makes_the_target_grow() -> None:
     assert manager.lookup(to_key(1), CTX) is LookupResult.MISS  # a ghost is no block
 
 
+def test_a_ghost_that_is_stored_again_is_a_ghost_no_longer() -> None:
+    manager, policy = make_arc(2)
+    store_and_complete(manager, [1, 2])
+    manager.touch(to_keys([2]), CTX)
+    store_and_complete(manager, [3])
+    policy.target_t1_size = 2
+    store_and_complete(manager, [4])
+    assert lists(policy) == ([3, 4], [], [1], [2])
+    store_and_complete(manager, [1])
+    assert lists(policy) == ([4, 1], [], [3], [2])
+    store_and_complete(manager, [2])
+    assert lists(policy) == ([1, 2], [], [3, 4], [])
+
+
 def test_a25_t1_at_its_target_gives_the_victim() -> None:
     manager, policy = make_arc()
     store_and_complete(manager, [1, 2, 3, 4])

@@ -347,6 +347,7 @@ def test_reset_drops_pinned_blocks_and_starts_slots_from_0_keeping_events(policy
     store_and_complete(manager, [1, 2])
     manager.prepare_load(to_keys([1]), CTX)
     manager.prepare_store(to_keys([3]), CTX)
+    manager.complete_store(to_keys([3]), CTX, success=False)  # a slot on the stack of freed ones
     manager.reset_cache()
     assert lookups(manager, 1, 2, 3) == [MISS] * 3
     assert (manager.num_free_blocks, manager.num_pending, manager.num_pinned) == (3, 0, 0)

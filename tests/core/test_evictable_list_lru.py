@@ -62,3 +62,9 @@ class TestEvictableListLRU(PolicyContract):
         block.ref_cnt = 1
         with pytest.raises(AssertionError, match="pinned by 1"):
             policy.evict(1, set())
+
+    def test_a_removed_block_leaves_the_list_too(self) -> None:
+        policy = self.make()
+        add_idle(policy, 1, 2)
+        policy.remove(to_key(1))
+        assert evict(policy, 1) == [2]
