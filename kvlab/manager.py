@@ -46,9 +46,9 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
     * `block_status`: `ctypes`, `plain`, `slots`, `dataclass`, or a class made from a slot number.
     * `guard`: refuse by the idle count before asking the policy (PR #45757). False: the policy finds out by itself.
     * `store_threshold`: from 2 on, store only keys looked up that often; `max_tracker_size` keys are remembered.
-    * `count`: keep `stats` (under 5 % of the calls' time). `time_calls`: also `stats.seconds` per kind of call, which
-      can double the time of a `lookup`; the seconds of `evict` are part of those of `prepare_store`. "evict" times
-      only that one.
+    * `count`: keep `stats`, for at most about 5 % of the time of all calls together.
+    * `time_calls`: also `stats.seconds` per kind of call, which can double the time of a `lookup`; the seconds of
+      `evict` are part of those of `prepare_store`. "evict" times only that one.
 
     ValueError for arguments that make no sense.
     """
