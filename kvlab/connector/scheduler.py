@@ -313,6 +313,8 @@ class OffloadingConnector:
             ]
             if all(end <= start for start, end in ranges):
                 continue
+            # An answer fills a block in a step that takes no GPU block, so `new_block_ids` does not name the request.
+            self._update_offload_keys(state)
             job = self._store(state, ranges)
             if job is not None:
                 jobs.append(job)

@@ -22,7 +22,7 @@ from kvlab.engine.clock import Scheduler, VirtualClock
 from kvlab.engine.request import EngineRequest, RequestStatus
 from kvlab.engine.workers import VirtualWorkers
 from kvlab.tiering.base import SecondaryTierManager
-from kvlab.workload import HASH_BLOCK_TOKENS, Request, RequestSource
+from kvlab.workload import Request, RequestSource
 
 
 class NoProgressError(RuntimeError):
@@ -150,7 +150,9 @@ class Engine:
     def reset_cache(self) -> None:
         """Drop everything offloaded. Copies in flight are waited for; requests that were loading start again."""
         in_flight = self.scheduler.run(self.connector.reset_cache)
-        self.clock.advance_to(self.workers.flush(in_flight, self.clock.now))
+        started = self.clock.now
+        self.clock.advance_to(self.workers.flush(in_flight, started))
+        self.stats.wait_seconds += self.clock.now - started
         for req_id in list(self._held_until_load_ends):
             self.pool.free(req_id)
         self._held_until_load_ends.clear()
@@ -390,6 +392,9 @@ class Engine:
         self._inflight_prefills.pop(req.request_id, None)
         req.num_output_tokens += 1
         self.stats.output_tokens += 1
+        # Nobody reads the hashes of answers otherwise, until a preemption has them looked up.
+        if self.pool.enable_prefix_caching or not self.connector.offload_prompt_only:
+            req.hash_full_block()
 
     def _finish(self, req: EngineRequest) -> None:
         req.status = RequestStatus.FINISHED
@@ -433,5 +438,5 @@ class Engine:
 
 
 def _hashed(req: EngineRequest) -> int:
-    """Tokens covered by the block hashes there are: answers get theirs only when a preemption needs them."""
-    return len(req.block_hashes) * HASH_BLOCK_TOKENS + HASH_BLOCK_TOKENS - 1
+    """Tokens that can be cached with the block hashes there are, up to the end of the partial block after them."""
+    return (len(req.block_hashes) + 1) * req.hash_block_tokens - 1

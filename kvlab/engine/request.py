@@ -64,6 +64,15 @@ class EngineRequest:
     def is_finished(self) -> bool:
         return self.status is RequestStatus.FINISHED or self.status is RequestStatus.ABORTED
 
+    @property
+    def hash_block_tokens(self) -> int:
+        return self.request.history.workload.block_tokens
+
+    def hash_full_block(self) -> None:
+        """Hash the block that the last answer token filled, if it did."""
+        if self.num_tokens // self.hash_block_tokens > len(self.block_hashes):
+            self.update_block_hashes()
+
     def update_block_hashes(self) -> None:
         """Include the blocks that answers have filled since; blocks of the prompt are there from the start."""
         self._num_hashed_outputs = self.num_output_tokens

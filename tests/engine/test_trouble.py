@@ -1,0 +1,378 @@
+"""Preemption, aborts, failed copies, resets, and engines that are too small to go on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlab.connector import OffloadingConnectorMetadata
+from kvlab.engine import Engine, EngineRequest, NoProgressError, RequestStatus
+from tests.engine.rig import BLOCK, Group, check, check_nothing_held, drain, make_engine, primary, spec, step_until
+
+LOADING = RequestStatus.WAITING_FOR_REMOTE_KVS
+
+
+def some(engine: Engine, status: RequestStatus) -> EngineRequest | None:
+    return next((req for req in engine.requests.values() if req.status is status), None)
+
+
+def loading(engine: Engine) -> EngineRequest | None:
+    """A request whose copy is under way. Alone it would not be seen: a step with nothing to compute waits for it."""
+    in_flight = {job.req_id for job in engine.connector._jobs.values() if not job.is_store}
+    return next((req for req in engine.requests.values() if req.request_id in in_flight), None)
+
+
+def fail_copies(engine: Engine, loads: bool = False, stores: bool = False) -> None:
+    """From now on these copies fail."""
+    start_step = engine.workers.start_step
+
+    def marked(meta: OffloadingConnectorMetadata, now: float) -> float:
+        jobs = (meta.load_jobs if loads else []) + (meta.store_jobs if stores else [])
+        engine.workers.fail_job_ids |= {job.job_id for job in jobs}
+        return start_step(meta, now)
+
+    engine.workers.start_step = marked  # type: ignore[method-assign]
+
+
+# --- preemption ---
+
+
+def test_newest_running_request_is_preempted_and_starts_again_with_a_lookup() -> None:
+    # Two requests of 3 blocks that grow to 6 each (56 + 40 tokens), and room for 10.
+    engine = make_engine(spec(output_tokens=40, turns=1), samples=2, num_gpu=11)
+    engine.start()
+    first, second = engine.requests.values()
+    step_until(engine, lambda: engine.stats.preemptions)
+    # The older one runs on; the newer has given everything back.
+    assert (first.status, second.status) == (RequestStatus.RUNNING, RequestStatus.PREEMPTED)
+    assert engine.pool.block_ids(second.request_id) == ((),) or not any(engine.pool.block_ids(second.request_id))
+    assert second.num_computed_tokens == 0
+    loads = engine.connector.stats.load_jobs
+    drain(engine)
+    assert engine.connector.stats.load_jobs == loads + 1
+    assert second.num_external_tokens >= 48
+    # Answers given before count once.
+    assert (engine.stats.output_tokens, engine.stats.completed_requests) == (80, 2)
+    assert engine.stats.input_tokens == 2 * 56
+    check_nothing_held(engine)
+
+
+def test_pool_is_never_over_used_under_preemption() -> None:
+    engine = make_engine(spec(output_tokens=40, rate=4), samples=6, num_gpu=20, groups=(Group(), Group(32)), disk=True)
+    engine.start()
+    fewest = engine.pool.num_free
+    for _ in range(3000):
+        engine.step()
+        check(engine)
+        fewest = min(fewest, engine.pool.num_free)
+        if not engine.requests:
+            break
+    assert engine.stats.preemptions > 0
+    assert 0 <= fewest < 3
+    assert engine.stats.completed_requests == 12
+
+
+# --- aborts ---
+
+
+def test_b20_hundred_aborts_while_loading_give_everything_back() -> None:
+    # Copies take 100 ms a block, several steps; three streams keep the GPU busy meanwhile.
+    engine = make_engine(spec(rate=3, turns=1, prefix_count=1, output_tokens=60), samples=None, bandwidth=1e4)
+    engine.start()
+    step_until(engine, lambda: primary(engine).num_evictable)
+    aborted_while_loading = 0
+    for conversation in range(1000, 2000):
+        # The same prefix again: it is loaded.
+        req = engine.add_request(engine.source.workload.request(conversation))
+        for _ in range(3):
+            engine.step()
+            check(engine)
+            if loading(engine) is req:
+                break
+        blocks = engine._num_gpu_blocks(req)
+        in_flight, free = loading(engine) is req, engine.pool.num_free
+        engine.abort(req.request_id)
+        if in_flight:
+            # The copy still writes into the blocks, so they are not free yet.
+            assert blocks > 0 and engine.pool.num_free == free
+            assert req.request_id in engine._held_until_load_ends
+            step_until(engine, lambda: not engine._held_until_load_ends)
+            aborted_while_loading += 1
+        if aborted_while_loading == 100:
+            break
+    assert aborted_while_loading == 100
+    for req_id in list(engine.requests):
+        engine.abort(req_id)
+    drain(engine)
+    check_nothing_held(engine)
+
+
+def test_abort_after_the_load_ended_frees_at_once() -> None:
+    engine = make_engine(spec(rate=1, turns=1, prefix_count=1), samples=2)
+    engine.start()
+    step_until(engine, lambda: some(engine, LOADING))
+    req = some(engine, LOADING)
+    assert req is not None and req.request_id in engine._loaded
+    engine.abort(req.request_id)
+    drain(engine)
+    check_nothing_held(engine)
+
+
+@pytest.mark.parametrize("after", range(0, 40, 3))
+@pytest.mark.parametrize("disk", [False, True])
+def test_abort_everything_after_so_many_steps(after: int, disk: bool) -> None:
+    engine = make_engine(spec(output_tokens=40, rate=4), num_gpu=24, disk=disk, groups=(Group(), Group(32)))
+    engine.start()
+    for _ in range(after):
+        engine.step()
+    for req_id in list(engine.requests):
+        engine.abort(req_id)
+        check(engine)
+    drain(engine)
+    check_nothing_held(engine)
+
+
+def test_abort_of_somebody_unknown_or_gone_is_ignored() -> None:
+    engine = make_engine(samples=1)
+    engine.start()
+    (req_id,) = engine.requests
+    engine.abort("nobody")
+    engine.abort(req_id)
+    engine.abort(req_id)
+    assert engine.stats.aborted_requests == 1
+    check_nothing_held(engine)
+
+
+# --- failed copies ---
+
+
+def test_b39_failed_load_means_recompute() -> None:
+    engine = make_engine(spec(rate=1), samples=1)
+    fail_copies(engine, loads=True)
+    engine.start()
+    drain(engine)
+    assert (engine.connector.stats.loads_failed, engine.stats.recomputed_after_failure) == (1, 1)
+    assert engine.stats.completed_requests == 2
+    # Nothing came out of the cache: both prompts were computed whole.
+    assert engine.stats.cached_tokens == 0
+    assert engine.stats.computed_tokens == 56 + 88 + 2 * 7
+    check_nothing_held(engine)
+
+
+def test_failed_store_is_no_hit_later() -> None:
+    engine = make_engine(spec(rate=1), samples=1)
+    fail_copies(engine, stores=True)
+    engine.start()
+    drain(engine)
+    assert engine.connector.stats.stores_failed == engine.connector.stats.store_jobs > 0
+    assert [done.cached_tokens for done in engine.completed] == [0, 0]
+    assert primary(engine).num_free_blocks == primary(engine).num_blocks
+    check_nothing_held(engine)
+
+
+def test_b16_block_lost_between_lookup_and_load_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(spec(rate=1), samples=1)
+    manager = primary(engine)
+    engine.start()
+    step_until(engine, lambda: engine.stats.completed_requests == 1)
+    step_until(engine, lambda: engine.connector.num_jobs() == 0 or engine.connector.stats.load_jobs)
+    assert engine.connector.stats.load_jobs == 0
+    real = engine.connector.update_state_after_alloc
+
+    def evicted_first(*args: object) -> bool:
+        manager.reset_cache()
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(engine.connector), "update_state_after_alloc", lambda _self, *args: evicted_first(*args))
+    drain(engine)
+    assert engine.connector.stats.loads_lost == 1
+    assert (engine.stats.completed_requests, engine.stats.cached_tokens) == (2, 0)
+    check_nothing_held(engine)
+
+
+# --- reset ---
+
+
+def slow_copies() -> Engine:
+    """An engine in the middle of a load and a store, and the time counted so far complete."""
+    engine = make_engine(spec(rate=3, prefix_count=1, output_tokens=40), samples=6, bandwidth=1e4, disk=True)
+    engine.start()
+    step_until(engine, lambda: loading(engine) and any(job.is_store for job in engine.connector._jobs.values()))
+    return engine
+
+
+def test_b19_reset_while_loading_and_storing() -> None:
+    engine = slow_copies()
+    req = loading(engine)
+    assert req is not None and req.status is LOADING
+    engine.reset_cache()
+    check(engine)
+    assert primary(engine).num_free_blocks == primary(engine).num_blocks
+    # The request that was loading waits again, without blocks; the late completions are ignored.
+    assert (req.status, req.num_computed_tokens, engine._num_gpu_blocks(req)) == (RequestStatus.WAITING, 0, 0)
+    drain(engine)
+    assert engine.connector.stats.stale_completions >= 2
+    assert engine.stats.completed_requests == 12
+    check_nothing_held(engine)
+
+
+def test_reset_frees_the_blocks_of_aborted_loads() -> None:
+    engine = slow_copies()
+    req = loading(engine)
+    assert req is not None
+    engine.abort(req.request_id)
+    assert engine._held_until_load_ends
+    free = engine.pool.num_free
+    engine.reset_cache()
+    assert engine.pool.num_free > free and not engine._held_until_load_ends
+    drain(engine)
+    check_nothing_held(engine)
+
+
+def test_time_waited_in_a_reset_is_counted() -> None:
+    engine = slow_copies()
+    now = engine.clock.now
+    engine.reset_cache()
+    assert engine.clock.now > now + 0.05
+    drain(engine)
+    stats = engine.stats
+    parts = stats.gpu_step_seconds + stats.gpu_compute_seconds + stats.wait_seconds + stats.idle_seconds
+    assert engine.clock.now == pytest.approx(engine.scheduler.seconds + parts, rel=1e-9)
+
+
+# --- too small ---
+
+
+def test_b30_two_loaded_prefixes_that_cannot_both_grow_finish_or_say_who_holds_what() -> None:
+    # 100 blocks; a prompt of 80 and one of 70 blocks, 40 of each in the CPU tier.
+    engine = make_engine(
+        spec(prefix_tokens=640, prompt_tokens=560, output_tokens=80, turns=1, rate=2, prefix_count=2),
+        samples=2, num_gpu=101, num_cpu=300, max_num_batched_tokens=256,
+    )  # fmt: skip
+    engine.start()
+    drain(engine)
+    assert engine.stats.completed_requests == 2
+    again = [engine.source.workload.request(i) for i in (100, 101, 102)]
+    for request in again:
+        engine.add_request(request)
+    drain(engine)
+    # All three had their prefix of 40 blocks loaded, and the pool let them in one after the other.
+    assert engine.stats.cached_tokens >= 3 * 640
+    check_nothing_held(engine)
+
+
+def test_b30_no_progress_names_who_holds_what() -> None:
+    # A deadlock of vLLM's: loaded prefixes whose window groups were not counted at admission.
+    engine = make_engine(
+        spec(output_tokens=40), samples=6, num_gpu=20, groups=(Group(), Group(2 * BLOCK)), prompt_only=False
+    )  # fmt: skip
+    engine.start()
+    with pytest.raises(NoProgressError) as error:
+        drain(engine)
+    text = str(error.value)
+    assert text.startswith("no progress for 50 steps at ")
+    assert "5 GPU blocks free; 0 copies in flight; " in text
+    assert text.count(" of 120 tokens) holds 7 GPU blocks") == 2
+    # Nothing is broken: once one is aborted the others go on.
+    engine.abort(next(req.request_id for req in engine.requests.values() if req.num_computed_tokens))
+    drain(engine)
+    check_nothing_held(engine)
+
+
+def test_request_that_cannot_ever_fit_is_named() -> None:
+    engine = make_engine(spec(turns=1, rate=1), samples=1, num_gpu=4)
+    engine.start()
+    with pytest.raises(NoProgressError, match=r"3 GPU blocks free; .*c0-t1, waiting, computed 0 of 56 .* holds 0 GPU"):
+        engine.run(1000.0)
+
+
+def test_prompt_longer_than_the_cpu_tier_stores_nothing_and_is_computed() -> None:
+    engine = make_engine(spec(rate=1), samples=1, num_cpu=2)
+    engine.start()
+    drain(engine)
+    assert engine.connector.stats.store_offers_refused > 0
+    assert (engine.stats.cached_tokens, engine.stats.completed_requests) == (0, 2)
+    check_nothing_held(engine)
+
+
+def test_promotions_of_a_prompt_longer_than_the_cpu_tier_evict_each_other_for_ever() -> None:
+    # vLLM's own livelock: every lookup that finds a block on disk takes a CPU slot from one found before.
+    engine = make_engine(spec(rate=1, turns=1, prefix_tokens=160), samples=1, num_cpu=5, num_gpu=30, disk=True)
+    request = engine.source.initial()[0]
+    engine.tiers[0]._blocks.update(dict.fromkeys(request.offload_keys(1)[0]))  # type: ignore[attr-defined]
+    engine.add_request(request)
+    assert engine.run(5.0) is True
+    stats = engine.connector.manager.stats
+    assert (engine.stats.completed_requests, engine.stats.computed_tokens) == (0, 0)
+    assert stats.promotions > 100 and stats.evictions >= stats.promotions - 5
+    # The engine cannot tell it from a slow disk; the time limit ends it, and an abort cleans up.
+    engine.abort(request.request_id)
+    drain(engine)
+    check_nothing_held(engine)
+
+
+# --- anything, in any order ---
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.just(("step", 0)),
+        st.tuples(st.just("steps"), st.integers(1, 6)),
+        st.tuples(st.just("abort"), st.integers(0, 9)),
+        st.tuples(st.just("add"), st.integers(0, 5)),
+        st.tuples(st.just("fail"), st.integers(0, 2)),
+        st.just(("reset", 0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150)
+@given(
+    actions=ACTIONS,
+    disk=st.booleans(),
+    prefix_caching=st.booleans(),
+    prompt_only=st.booleans(),
+    windowed=st.booleans(),
+    num_gpu=st.sampled_from([24, 40, 100]),
+    num_cpu=st.sampled_from([6, 16, 60]),
+    policy=st.sampled_from(["full_scan_lru", "evictable_list_lru", "arc"]),
+)
+def test_nothing_leaks_whatever_happens(
+    actions: list[tuple[str, int]], disk: bool, prefix_caching: bool, prompt_only: bool, windowed: bool,
+    num_gpu: int, num_cpu: int, policy: str,
+) -> None:  # fmt: skip
+    engine = make_engine(
+        spec(rate=3, output_tokens=20), samples=3, disk=disk, prefix_caching=prefix_caching, prompt_only=prompt_only,
+        groups=(Group(), Group(32)) if windowed else (Group(),), num_gpu=num_gpu, num_cpu=num_cpu, policy=policy,
+    )  # fmt: skip
+    engine.start()
+    conversation = 100
+    try:
+        for action, number in actions:
+            if action == "abort":
+                for req_id in list(engine.requests)[number : number + 1]:
+                    engine.abort(req_id)
+            elif action == "add":
+                engine.add_request(engine.source.workload.request(conversation, 1 + number % 2))
+                conversation += 1
+            elif action == "fail":
+                fail_copies(engine, loads=number != 1, stores=number != 0)
+            elif action == "reset":
+                engine.reset_cache()
+            for _ in range({"step": 1, "steps": number}.get(action, 0)):
+                engine.step()
+                check(engine)
+            check(engine)
+        drain(engine, max_steps=1500)
+    except NoProgressError:
+        # Allowed if somebody holds blocks; then the way out is an abort, and nothing may be left.
+        assert engine.pool.num_free < num_gpu - 1
+    except AssertionError as error:
+        # Promotions that evict each other for ever, see above: only with a disk under a small CPU tier.
+        if not (disk and num_cpu < 60 and "not done after" in str(error)):
+            raise
+    for req_id in list(engine.requests):
+        engine.abort(req_id)
+    drain(engine)
+    check_nothing_held(engine)
