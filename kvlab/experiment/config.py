@@ -10,11 +10,12 @@ Notes:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvlab.block_status import get_block_status
 from kvlab.config import ConfigError, KVLayout, PRInput, load_dir, load_layout
 from kvlab.connector import COMPLETION_ORDERS, CompletionOrder
 from kvlab.engine import EngineConfig, SchedulerCosts
@@ -27,6 +28,14 @@ from kvlab.workload import WorkloadSpec
 SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
 DEFAULT_LAYOUT = "gemma-like"
 DEFAULT_POLICIES = ("full_scan_lru", "evictable_list_lru")
+
+
+#: Assumed values that count something.
+WHOLE = ("num_gpu_blocks", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "disk_queue_depth")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +63,10 @@ def load_assumptions(overrides: Mapping[str, float | None] | None = None) -> dic
             continue
         if name not in found:
             raise ConfigError(f"{name} is not an assumed value; known: {', '.join(sorted(found))}", key=name)
-        if not 0 < value < float("inf"):
+        if not _is_number(value) or not 0 < value < float("inf"):
             raise ConfigError(f"{name} must be a positive number ({found[name].unit}), not {value!r}", key=name)
+        if name in WHOLE and value != int(value):
+            raise ConfigError(f"{name} must be a whole number ({found[name].unit}), not {value!r}", key=name)
         found[name] = replace(found[name], value=value, source="given on the command line")
     return found
 
@@ -89,15 +100,24 @@ class ExperimentConfig:
                 f"completion_order must be one of {', '.join(COMPLETION_ORDERS)}, not {self.completion_order!r}",
                 key="completion_order",
             )
-        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+        if self.seconds is not None and not (_is_number(self.seconds) and 0 < self.seconds < float("inf")):
             raise ConfigError(f"seconds must be a positive number of virtual seconds, not {self.seconds!r}")
-        if not self.policies:
-            raise ConfigError("policies is empty: at least one policy is needed", key="policies")
-        for name in self.policies:
-            try:
-                get_policy_class(name)
-            except ValueError as error:
-                raise ConfigError(str(error), key="policies", value=name) from None
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
+            raise ConfigError(f"seed must be a whole number, at least 0, not {self.seed!r}", key="seed")
+        for key in ("policies", "guards", "block_statuses"):
+            values = getattr(self, key)
+            if not values or len(set(values)) < len(values):
+                raise ConfigError(f"{key} must name at least one, and none twice, not {list(values)}", key=key)
+        checks: tuple[tuple[str, Sequence[str], Callable[[str], object]], ...] = (
+            ("policies", self.policies, get_policy_class),
+            ("block_statuses", self.block_statuses, get_block_status),
+        )
+        for key, names, check in checks:
+            for name in names:
+                try:
+                    check(name)
+                except ValueError as error:
+                    raise ConfigError(str(error), key=key, value=name) from None
 
     @property
     def factor(self) -> int:
@@ -213,6 +233,12 @@ def _base_arm(
             key="cpu_bytes_to_use",
             value=transfer.cpu_bytes_to_use,
         )
+    num_gpu_blocks = int(value["num_gpu_blocks"])
+    if num_gpu_blocks < 2 * s:
+        raise ConfigError(
+            f"num_gpu_blocks must be at least {2 * s} at scale {config.scale}, not {num_gpu_blocks}",
+            key="num_gpu_blocks",
+        )
     for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
         given = getattr(serve, name)
         if given is not None:
@@ -238,7 +264,7 @@ def _base_arm(
         guard=True,
         block_status="slots",
         num_cpu_blocks=num_cpu_blocks // s,
-        num_gpu_blocks=int(value["num_gpu_blocks"]) // s,
+        num_gpu_blocks=num_gpu_blocks // s,
         block_bytes=block_bytes,
         groups=_groups(layout, s),
         world_size=world_size,
