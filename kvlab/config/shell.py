@@ -32,7 +32,7 @@ _CONSTRUCTS = {
     "for_statement": "a for loop", "c_style_for_statement": "a for loop", "while_statement": "a while loop",
     "if_statement": "an if statement", "case_statement": "a case statement",
     "function_definition": "a function", "subshell": "a subshell ( )", "compound_statement": "a group { }",
-    "test_command": "a test [ ]", "negated_command": "a negated command !", "unset_command": "unset",
+    "test_command": "a test [ ]", "negated_command": "a negated command !",
     "array": "an array ( )", "subscript": "an array element", "process_substitution": "a process substitution",
 }  # fmt: skip
 
@@ -187,6 +187,9 @@ class _Reader:
             shown = self.source[node.start_byte : max(end, node.end_byte)].split("\n")[0][:60]
             self._fail(node, f"this assignment is not understood: {shown!r}", shown)
         text = SourceText.join(fragment.text for fragment in fragments)
+        if not text.pieces:
+            # An empty value with an origin: what misses it further on can be traced to this line.
+            text = SourceText.literal("", self.file, self.words.line(node.start_byte))
         if appends and name in self.variables:
             text = SourceText.join((self.variables[name].text, text))
         return Variable(name, text, self.file, self.words.line(node.start_byte))

