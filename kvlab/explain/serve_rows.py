@@ -72,7 +72,7 @@ def _hybrid(serve: ServeConfig) -> Row:
             setting, "hybrid manager off", "all layers are kept like full attention",
             "one cache group: sliding-window layers keep, store and load every block too",
         )  # fmt: skip
-    meaning = "one cache group a kind of layer, so that sliding-window layers keep only their window"
+    meaning = "cache groups hold layers of one kind, so that sliding-window layers keep only their window"
     why = "a connector that declares SupportsHMA leaves it on, and OffloadingConnector does"
     consequence = f"{why}: the flag only spells out the default" if setting.origin else why
     return _row(setting, "hybrid manager on", meaning, consequence)
