@@ -98,6 +98,7 @@ def two_groups(full: str, sliding: str) -> ScriptedManager:
         ("hhhmm", "mhhhh", 3),  # full attention shortens it, the window is there too
         ("hhhmm", "mmmhh", 0),  # no window ends early enough
         ("hmmmm", "hhhhh", 1),  # a hit shorter than the window needs its whole start
+        ("hhhph", "hhmmm", 2),  # the window ends before the pending block, which then does not matter
         ("hhhhm", "hhpmm", None),  # met while walking back: ask again
     ],
 )

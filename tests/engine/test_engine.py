@@ -92,13 +92,15 @@ def test_max_num_seqs_is_never_exceeded() -> None:
     assert engine.stats.max_running == 2
 
 
-def test_gpu_prefix_cache_saves_the_answers_of_the_turn_before() -> None:
+@pytest.mark.parametrize(("block_size", "reused"), [(16, 80), (32, 64), (4, 92)])
+def test_gpu_prefix_cache_saves_the_answers_of_the_turn_before(block_size: int, reused: int) -> None:
     # One conversation: turn 2 repeats turn 1's prompt (56) and its 40 answers, 39 of which were computed.
-    engine = make_engine(spec(output_tokens=40, rate=1), samples=1, prefix_caching=True)
+    groups = (Group(None, block_size),)
+    engine = make_engine(spec(output_tokens=40, rate=1), samples=1, prefix_caching=True, groups=groups)
     engine.start()
     drain(engine)
-    # 95 tokens are 5 full blocks; turn 2 computes the rest of its 120 tokens, and 39 answers.
-    assert engine.stats.computed_tokens == (56 + 39) + (120 - 80 + 39)
+    # Of these 95 tokens the full blocks are still there; turn 2 computes the rest of its 120, and 39 answers.
+    assert engine.stats.computed_tokens == (56 + 39) + (120 - reused + 39)
 
 
 def test_answers_are_offloaded_only_with_prompt_only_off() -> None:
