@@ -144,13 +144,20 @@ def check(engine: Engine) -> None:
     assert len(engine.running) <= engine.config.max_num_seqs
 
 
+def checked_step(engine: Engine) -> None:
+    before, preemptions = list(engine.running), engine.stats.preemptions
+    engine.step()
+    check(engine)
+    if engine.stats.preemptions > preemptions:
+        assert set(engine.running) <= set(before), "a step that preempted has admitted somebody"
+
+
 def drain(engine: Engine, max_steps: int = 3000) -> None:
     """Step to the end of all requests and copies, checking each step."""
     for _ in range(max_steps):
         if not engine.requests and not engine.connector.has_pending_work():
             return
-        engine.step()
-        check(engine)
+        checked_step(engine)
     raise AssertionError(f"not done after {max_steps} steps: {engine.who_holds_what()}")
 
 
@@ -161,12 +168,14 @@ def check_nothing_held(engine: Engine) -> None:
     assert (cpu.num_pinned, cpu.num_pending) == (0, 0)
     assert engine.pool.num_free == engine.pool.num_gpu_blocks - 1
     assert (engine.connector.num_jobs(), len(engine.requests)) == (0, 0)
+    for names in (engine._loaded, engine._held_until_load_ends, engine._inflight_prefills):
+        assert not names
+    assert not engine.connector._req_status and not engine.connector._block_id_to_pending_jobs
 
 
 def step_until(engine: Engine, condition: Any, max_steps: int = 300) -> None:
     for _ in range(max_steps):
         if condition():
             return
-        engine.step()
-        check(engine)
+        checked_step(engine)
     raise AssertionError(f"did not happen in {max_steps} steps: {engine.who_holds_what()}")

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from kvlab.connector import OffloadingConnectorMetadata
 from kvlab.engine import Engine, EngineRequest, NoProgressError, RequestStatus
-from tests.engine.rig import BLOCK, Group, check, check_nothing_held, drain, make_engine, primary, spec, step_until
+from tests.engine.rig import (
+    BLOCK,
+    Group,
+    check,
+    check_nothing_held,
+    checked_step,
+    drain,
+    make_engine,
+    primary,
+    spec,
+    step_until,
+)
 
 LOADING = RequestStatus.WAITING_FOR_REMOTE_KVS
 
@@ -58,13 +69,16 @@ def test_newest_running_request_is_preempted_and_starts_again_with_a_lookup() ->
     check_nothing_held(engine)
 
 
-def test_pool_is_never_over_used_under_preemption() -> None:
-    engine = make_engine(spec(output_tokens=40, rate=4), samples=6, num_gpu=20, groups=(Group(), Group(32)), disk=True)
+@pytest.mark.parametrize("num_gpu", [20, 23, 26])
+def test_pool_is_never_over_used_under_preemption(num_gpu: int) -> None:
+    # Nor does a step that preempts admit anybody.
+    engine = make_engine(
+        spec(output_tokens=40, rate=4), samples=6, num_gpu=num_gpu, groups=(Group(), Group(32)), disk=True
+    )  # fmt: skip
     engine.start()
     fewest = engine.pool.num_free
     for _ in range(3000):
-        engine.step()
-        check(engine)
+        checked_step(engine)
         fewest = min(fewest, engine.pool.num_free)
         if not engine.requests:
             break
@@ -241,6 +255,39 @@ def test_time_waited_in_a_reset_is_counted() -> None:
     assert engine.clock.now == pytest.approx(engine.scheduler.seconds + parts, rel=1e-9)
 
 
+# --- waits and whole hits ---
+
+
+def test_reused_block_waits_for_the_store_that_still_reads_it() -> None:
+    # A store takes 0.5 s a block, and the next request is handed the blocks of the one before.
+    engine = make_engine(spec(rate=1, turns=1), samples=3, num_gpu=8, bandwidth=2e3)
+    engine.start()
+    drain(engine)
+    assert engine.connector.stats.jobs_flushed > 0
+    assert engine.stats.wait_seconds > 1.0
+    check_nothing_held(engine)
+
+
+def test_with_blocks_to_spare_nobody_waits_for_a_store() -> None:
+    engine = make_engine(spec(rate=2, turns=1), samples=2, num_gpu=100, bandwidth=2e3)
+    engine.start()
+    drain(engine)
+    assert (engine.connector.stats.jobs_flushed, engine.stats.wait_seconds) == (0, 0.0)
+
+
+def test_hit_of_the_whole_prompt_computes_its_last_token_again() -> None:
+    # 64 tokens are exactly four blocks, and the same prompt comes twice.
+    engine = make_engine(spec(prompt_tokens=32, turns=1, rate=1), samples=1)
+    engine.start()
+    drain(engine)
+    computed = engine.stats.computed_tokens
+    engine.add_request(engine.source.workload.request(0))
+    drain(engine)
+    assert computed == 64 + 7
+    assert engine.stats.computed_tokens - computed == 1 + 7
+    check_nothing_held(engine)
+
+
 # --- too small ---
 
 
@@ -361,8 +408,7 @@ def test_nothing_leaks_whatever_happens(
             elif action == "reset":
                 engine.reset_cache()
             for _ in range({"step": 1, "steps": number}.get(action, 0)):
-                engine.step()
-                check(engine)
+                checked_step(engine)
             check(engine)
         drain(engine, max_steps=1500)
     except NoProgressError:
