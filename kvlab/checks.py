@@ -4,12 +4,33 @@ import difflib
 from collections.abc import Iterable
 
 
+def nearest(value: object, known: Iterable[str]) -> str:
+    """The known name most like `value` (case and blanks aside), or ""."""
+    by_lower = {name.lower(): name for name in known}
+    wanted = str(value).strip().lower()
+    found = difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
+    if found:
+        return by_lower[found[0]]
+    inside = [name for low, name in by_lower.items() if len(low) > 1 and low in wanted]
+    return inside[0] if inside else ""
+
+
+def did_you_mean(value: object, known: Iterable[str]) -> str:
+    """ "; did you mean 'x'?" or ""."""
+    guess = nearest(value, known)
+    return f"; did you mean {guess!r}?" if guess else ""
+
+
+def unknown_name_message(what: str, name: object, known: Iterable[str], hint: str = "") -> str:
+    """ "what 'name' is unknown; known: ...", then `hint`, or else the nearest name."""
+    names = list(known)
+    return f"{what} {name!r} is unknown; known: {', '.join(names)}{hint or did_you_mean(name, names)}"
+
+
 def unknown_name(what: str, name: object, known: Iterable[str], hint: str = "") -> ValueError:
-    """A ValueError to raise: names `what`, the wrong `name`, what is known and, if there is one, the nearest to it."""
+    """A ValueError to raise: names `what`, the wrong `name`, what is known (sorted), the nearest to it, and `hint`."""
     allowed = sorted(known)
-    near = difflib.get_close_matches(str(name), allowed, n=1)
-    guess = f" Did you mean {near[0]!r}?" if near else ""
-    return ValueError(f"{what} {name!r} is unknown; known: {', '.join(allowed)}.{guess}{hint}")
+    return ValueError(unknown_name_message(what, name, allowed, did_you_mean(name, allowed) + hint))
 
 
 def checked_int(name: str, value: object, at_least: int) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any
+
+from kvlab.checks import did_you_mean, nearest, unknown_name_message
+
+__all__ = ["ConfigError", "did_you_mean", "nearest", "unknown_name", "wrong_value"]
 
 
 class ConfigError(ValueError):
@@ -35,31 +38,8 @@ def wrong_value(key: str, value: Any, allowed: str, where: object = "") -> Confi
     return ConfigError(f"{key} must be {allowed}, not {value!r}", key=key, value=value, allowed=(allowed,), where=where)
 
 
-def nearest(value: object, known: Iterable[str]) -> str:
-    """The known name most like `value` (case and blanks aside), or ""."""
-    by_lower = {name.lower(): name for name in known}
-    wanted = str(value).strip().lower()
-    found = difflib.get_close_matches(wanted, by_lower, n=1, cutoff=0.6)
-    if found:
-        return by_lower[found[0]]
-    inside = [name for low, name in by_lower.items() if len(low) > 1 and low in wanted]
-    return inside[0] if inside else ""
-
-
-def did_you_mean(value: object, known: Iterable[str]) -> str:
-    """ "; did you mean 'x'?" or ""."""
-    guess = nearest(value, known)
-    return f"; did you mean {guess!r}?" if guess else ""
-
-
 def unknown_name(key: str, value: Any, known: Iterable[str], where: object = "", hint: str = "") -> ConfigError:
     """ "key 'value' is unknown; known: ...; did you mean ...?" """
     names = list(known)
-    guess = hint or did_you_mean(value, names)
-    return ConfigError(
-        f"{key} {value!r} is unknown; known: {', '.join(names)}{guess}",
-        key=key,
-        value=value,
-        allowed=names,
-        where=where,
-    )
+    message = unknown_name_message(key, value, names, hint)
+    return ConfigError(message, key=key, value=value, allowed=names, where=where)

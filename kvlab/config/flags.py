@@ -7,7 +7,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,47 @@ class ParsedFlags:
         last = {flag.name: flag for flag in self.flags}
         settings = [self.setting(f, switched_on(f) if f.text is None else f.value) for f in last.values()]
         return [setting for setting in settings if setting.name not in known]
+
+
+class FlagReader:
+    """Base of what turns the flags of one command into a config: `settings` collects one entry a flag that was read.
+
+    `parts`: settings that are read, but stand under other names.
+    """
+
+    parts: Collection[str] = ()
+
+    def __init__(self, parsed: ParsedFlags) -> None:
+        self.parsed = parsed
+        self.settings: list[Setting] = []
+        self.warnings = list(parsed.warnings)
+
+    def value(self, name: str, read: Callable[..., Any], default: Any, **limits: Any) -> Any:
+        """The last `--name VALUE` through `read(value, written, origin, **limits)`, or `default`."""
+        flag = self.parsed.last("--" + name.replace("_", "-"))
+        if flag is None:
+            return default
+        value = read(flag.value, flag.written, flag.origin, **limits)
+        self.settings.append(self.parsed.setting(flag, value))
+        return value
+
+    def switch(self, name: str, default: bool) -> bool:
+        """Whether `--name` (or `--no-name`) says on, or `default`."""
+        flag = self.parsed.last("--" + name.replace("_", "-"))
+        if flag is None:
+            return default
+        self.settings.append(self.parsed.setting(flag, switched_on(flag)))
+        return switched_on(flag)
+
+    def all_settings(self) -> list[Setting]:
+        """Those that were read, then the others that were given."""
+        read = {setting.name for setting in self.settings} | set(self.parts)
+        return [*self.settings, *self.parsed.others(read)]
+
+
+def read_text(value: str | None, key: str, where: object = "") -> str:
+    """Any text: a reader for `FlagReader.value`."""
+    return str(value)
 
 
 def parse_flags(arguments: Sequence[Argument], flag_set: FlagSet) -> ParsedFlags:

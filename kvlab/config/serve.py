@@ -11,12 +11,12 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvlab.config.errors import ConfigError, unknown_name
-from kvlab.config.flags import Flag, FlagSet, ParsedFlags, parse_flags, switched_on, unknown_flag_warning
+from kvlab.config.flags import Flag, FlagReader, FlagSet, ParsedFlags, parse_flags, read_text, unknown_flag_warning
 from kvlab.config.kv_transfer import KVTransferConfig
 from kvlab.config.kv_transfer_reader import read_kv_transfer
 from kvlab.config.located_json import LocatedJSON, parse_json
@@ -91,11 +91,12 @@ def parse_serve(arguments: Sequence[Argument]) -> ServeConfig:
     return _Reader(parse_flags(arguments, FLAGS), arguments).read()
 
 
-class _Reader:
+class _Reader(FlagReader):
+    parts = _PARTS
+
     def __init__(self, parsed: ParsedFlags, arguments: Sequence[Argument]) -> None:
-        self.parsed, self.arguments = parsed, arguments
-        self.settings: list[Setting] = []
-        self.warnings = list(parsed.warnings)
+        super().__init__(parsed)
+        self.arguments = arguments
 
     def read(self) -> ServeConfig:
         self._refuse_dotted()
@@ -104,20 +105,20 @@ class _Reader:
         self._refuse_context_parallel()
         transfer_flag = self.parsed.last("--kv-transfer-config")
         values: dict[str, Any] = {
-            "tensor_parallel_size": self._value("tensor_parallel_size", read_int, 1, at_least=1),
-            "pipeline_parallel_size": self._value("pipeline_parallel_size", read_int, 1, at_least=1),
-            "data_parallel_size": self._value("data_parallel_size", read_int, 1, at_least=1),
-            "enable_prefix_caching": self._switch("enable_prefix_caching", True),
-            "disable_hybrid_kv_cache_manager": self._switch("disable_hybrid_kv_cache_manager", False),
-            "kv_offloading_size": self._value("kv_offloading_size", read_float, None, above=0),
-            "max_num_seqs": self._value("max_num_seqs", read_int, None, at_least=1),
-            "max_num_batched_tokens": self._value("max_num_batched_tokens", read_count, None),
+            "tensor_parallel_size": self.value("tensor_parallel_size", read_int, 1, at_least=1),
+            "pipeline_parallel_size": self.value("pipeline_parallel_size", read_int, 1, at_least=1),
+            "data_parallel_size": self.value("data_parallel_size", read_int, 1, at_least=1),
+            "enable_prefix_caching": self.switch("enable_prefix_caching", True),
+            "disable_hybrid_kv_cache_manager": self.switch("disable_hybrid_kv_cache_manager", False),
+            "kv_offloading_size": self.value("kv_offloading_size", read_float, None, above=0),
+            "max_num_seqs": self.value("max_num_seqs", read_int, None, at_least=1),
+            "max_num_batched_tokens": self.value("max_num_batched_tokens", read_count, None),
             "max_model_len": self._max_model_len(),
-            "gpu_memory_utilization": self._value("gpu_memory_utilization", read_float, None, above=0, at_most=1),
-            "block_size": self._value("block_size", read_int, None, at_least=1),
-            "dtype": self._value("dtype", _text, None),
-            "kv_cache_dtype": self._value("kv_cache_dtype", _text, None),
-            "num_gpu_blocks_override": self._value("num_gpu_blocks_override", read_int, None, at_least=1),
+            "gpu_memory_utilization": self.value("gpu_memory_utilization", read_float, None, above=0, at_most=1),
+            "block_size": self.value("block_size", read_int, None, at_least=1),
+            "dtype": self.value("dtype", read_text, None),
+            "kv_cache_dtype": self.value("kv_cache_dtype", read_text, None),
+            "num_gpu_blocks_override": self.value("num_gpu_blocks_override", read_int, None, at_least=1),
         }
         events = self._events()
         transfer = self._kv_transfer(transfer_flag, values["kv_offloading_size"])
@@ -129,29 +130,10 @@ class _Reader:
             kv_transfer=transfer,
             enable_kv_cache_events=events,
             unknown_flags=self.parsed.unknown,
-            settings=tuple(self._all_settings()),
+            settings=tuple(self.all_settings()),
             warnings=tuple(self.warnings),
             **values,
         )
-
-    def _all_settings(self) -> list[Setting]:
-        read = {setting.name for setting in self.settings} | _PARTS
-        return [*self.settings, *self.parsed.others(read)]
-
-    def _value(self, name: str, read: Callable[..., Any], default: Any, **limits: Any) -> Any:
-        flag = self.parsed.last("--" + name.replace("_", "-"))
-        if flag is None:
-            return default
-        value = read(flag.value, flag.written, flag.origin, **limits)
-        self.settings.append(self.parsed.setting(flag, value))
-        return value
-
-    def _switch(self, name: str, default: bool) -> bool:
-        flag = self.parsed.last("--" + name.replace("_", "-"))
-        if flag is None:
-            return default
-        self.settings.append(self.parsed.setting(flag, switched_on(flag)))
-        return switched_on(flag)
 
     def _model(self) -> str:
         flag = self.parsed.last("--model")
@@ -173,7 +155,7 @@ class _Reader:
         flag = self.parsed.last("--max-model-len")
         if flag is not None and str(flag.value).lower() in ("-1", "auto"):
             return None
-        return self._value("max_model_len", read_count, None)  # type: ignore[no-any-return]
+        return self.value("max_model_len", read_count, None)  # type: ignore[no-any-return]
 
     def _refuse_dotted(self) -> None:
         for flag in self.parsed.unknown:
@@ -227,7 +209,3 @@ class _Reader:
             )  # fmt: skip
         values = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "cpu_bytes_to_use": int(size * _GIB)}
         return {key: (value, flag.origin) for key, value in values.items()}
-
-
-def _text(value: str | None, key: str, where: object = "") -> str:
-    return str(value)

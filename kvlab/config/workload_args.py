@@ -11,12 +11,12 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kvlab.config.errors import ConfigError, did_you_mean, unknown_name
-from kvlab.config.flags import Flag, FlagSet, ParsedFlags, parse_flags, unknown_flag_warning
+from kvlab.config.flags import Flag, FlagReader, FlagSet, ParsedFlags, parse_flags, read_text, unknown_flag_warning
 from kvlab.config.located_json import LocatedJSON, parse_json
 from kvlab.config.numbers import read_float, read_int
 from kvlab.config.shell import Argument
@@ -80,11 +80,12 @@ def parse_guidellm(arguments: Sequence[Argument]) -> GuidellmConfig:
     return _Reader(parse_flags(arguments, FLAGS), arguments).read()
 
 
-class _Reader:
+class _Reader(FlagReader):
+    parts = _PARTS
+
     def __init__(self, parsed: ParsedFlags, arguments: Sequence[Argument]) -> None:
-        self.parsed = parsed
-        self.settings: list[Setting] = []
-        self.warnings = [*parsed.warnings, *(unknown_flag_warning(flag, FLAGS) for flag in parsed.unknown)]
+        super().__init__(parsed)
+        self.warnings += [unknown_flag_warning(flag, FLAGS) for flag in parsed.unknown]
         self.start = f"{arguments[0].file}:{arguments[0].line}" if arguments else ""
 
     def read(self) -> GuidellmConfig:
@@ -97,11 +98,11 @@ class _Reader:
         rate_type = self._rate_type()
         rate = self._rate(rate_type)
         values: dict[str, Any] = {
-            "max_seconds": self._value("max_seconds", read_float, None, above=0),
-            "max_requests": self._value("max_requests", read_int, None, at_least=1),
-            "random_seed": self._value("random_seed", read_int, 42, at_least=0),
-            "target": self._value("target", _text, None),
-            "sample_requests": self._value("sample_requests", read_int, None, at_least=0),
+            "max_seconds": self.value("max_seconds", read_float, None, above=0),
+            "max_requests": self.value("max_requests", read_int, None, at_least=1),
+            "random_seed": self.value("random_seed", read_int, 42, at_least=0),
+            "target": self.value("target", read_text, None),
+            "sample_requests": self.value("sample_requests", read_int, None, at_least=0),
         }
         return GuidellmConfig(
             rate_type=rate_type,
@@ -109,21 +110,9 @@ class _Reader:
             **values,
             **self._data(),
             unknown_flags=self.parsed.unknown,
-            settings=tuple(self._all_settings()),
+            settings=tuple(self.all_settings()),
             warnings=tuple(self.warnings),
         )
-
-    def _all_settings(self) -> list[Setting]:
-        read = {setting.name for setting in self.settings} | _PARTS
-        return [*self.settings, *self.parsed.others(read)]
-
-    def _value(self, name: str, read: Callable[..., Any], default: Any, **limits: Any) -> Any:
-        flag = self.parsed.last("--" + name.replace("_", "-"))
-        if flag is None:
-            return default
-        value = read(flag.value, flag.written, flag.origin, **limits)
-        self.settings.append(self.parsed.setting(flag, value))
-        return value
 
     def _rate_type(self) -> str:
         flag = self.parsed.last("--rate-type")
@@ -131,7 +120,7 @@ class _Reader:
             return "sweep"
         if flag.value not in RATE_TYPES:
             raise unknown_name(flag.written, flag.value, RATE_TYPES, flag.origin)
-        return str(self._value("rate_type", _text, None))
+        return str(self.value("rate_type", read_text, None))
 
     def _rate(self, rate_type: str) -> float | None:
         flag = self.parsed.last("--rate")
@@ -147,8 +136,8 @@ class _Reader:
                 where=flag.origin,
             )  # fmt: skip
         if rate_type in ("concurrent", "throughput", "sweep"):
-            return self._value("rate", read_int, None, at_least=1)  # type: ignore[no-any-return]
-        return self._value("rate", read_float, None, above=0)  # type: ignore[no-any-return]
+            return self.value("rate", read_int, None, at_least=1)  # type: ignore[no-any-return]
+        return self.value("rate", read_float, None, above=0)  # type: ignore[no-any-return]
 
     def _data(self) -> dict[str, Any]:
         flag = self.parsed.last("--data")
@@ -215,7 +204,3 @@ def _parse_pairs(text: SourceText, plain: str, flag: Flag) -> LocatedJSON:
         origins[(name.strip(),)] = origin
         at += len(pair) + 1
     return LocatedJSON(values, origins)
-
-
-def _text(value: str | None, key: str, where: object = "") -> str:
-    return str(value)

@@ -47,7 +47,7 @@ def get_policy_class(name: str, module_path: str | None = None) -> type[CachePol
     if registered is not None:
         return registered
     if module_path is None:
-        hint = " Or name a class and give cache_policy_module_path, the module it is in."
+        hint = "; or name a class and give cache_policy_module_path, the module it is in"
         raise unknown_name("cache policy", name, [*_POLICIES, *_ALIASES], hint)
     what = f"{name!r} in cache_policy_module_path {module_path!r}"
     return _check_class(what, getattr(importlib.import_module(module_path), name, "nothing of that name"))

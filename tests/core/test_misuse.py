@@ -115,9 +115,9 @@ def test_a_single_key_where_a_list_belongs() -> None:
         ({"max_tracker_size": 0}, "max_tracker_size must be an int >= 1, got 0"),
         (
             {"block_status": "slot"},
-            "block_status 'slot' is unknown; known: ctypes, dataclass, plain, slots. Did you mean",
+            "block_status 'slot' is unknown; known: ctypes, dataclass, plain, slots; did you mean",
         ),
-        ({"cache_policy": "full_scan"}, "Did you mean 'full_scan_lru'?"),
+        ({"cache_policy": "full_scan"}, "did you mean 'full_scan_lru'?"),
         ({"cache_policy": dict}, "cache_policy must be a subclass of CachePolicy, got <class 'dict'>"),
         ({"cache_policy": 3}, "cache_policy must be a subclass of CachePolicy, got 3"),
         ({"policy_options": {"t1_fallback": False}}, "policy_options {'t1_fallback': False} do not fit Evictable"),

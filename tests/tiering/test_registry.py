@@ -35,7 +35,7 @@ def test_b66_unknown_type_lists_the_supported_ones() -> None:
     with pytest.raises(ValueError) as error:
         create_tier({"type": "exampel"})
     text = str(error.value)
-    assert "'exampel'" in text and "Did you mean 'example'?" in text
+    assert "'exampel'" in text and "did you mean 'example'?" in text
     assert all(name in text for name in available_tiers())
     with pytest.raises(ValueError, match="unknown"):
         create_tier({"type": 5})
@@ -68,7 +68,7 @@ def test_unknown_key_is_named_with_the_allowed_ones() -> None:
     with pytest.raises(ValueError) as error:
         create_tier({"type": "virtual", "write_bandwith": 1, "read_bandwidth": 1}, **SUPPLIED)
     text = str(error.value)
-    assert "'virtual'" in text and "'write_bandwith'" in text and "Did you mean 'write_bandwidth'?" in text
+    assert "'virtual'" in text and "'write_bandwith'" in text and "did you mean 'write_bandwidth'?" in text
     assert "queue_depth" in text and "clock" not in text
     # what the program supplies is not the user's to set
     with pytest.raises(ValueError, match="'block_bytes' is unknown"):

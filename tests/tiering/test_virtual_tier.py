@@ -437,7 +437,7 @@ def test_a_slow_disk_pins_the_cpu_tier_until_it_has_written() -> None:
         ("latency_s", -1e-6, "latency_s must be a number of seconds >= 0, got -1e-06"),
         ("latency_s", inf, "latency_s must be a number of seconds >= 0, got inf"),
         ("queue_depth", 0, "queue_depth must be an int >= 1, got 0"),
-        ("lookup", "asynch", "lookup 'asynch' is unknown; known: async, sync. Did you mean 'async'?"),
+        ("lookup", "asynch", "lookup 'asynch' is unknown; known: async, sync; did you mean 'async'?"),
         ("fail", {"rate": 1.5}, "fail: rate must be a number from 0 to 1, got 1.5"),
         ("fail", {"rate": 0.5, "kind": "read"}, "fail: kind must be one of both, store, load, got 'read'"),
     ],
