@@ -157,15 +157,14 @@ class Experiment:
         }
 
     def notes(self) -> list[str]:
-        """What a reader has to know to judge the numbers of this run."""
+        """What a reader has to know to judge the numbers of this run, the assumed values aside (`describe`)."""
         s = self.config.factor
-        lines = [f"{a.name} = {a.value:g} {a.unit}: {a.source}" for a in self.assumptions.values()]
-        if s > 1:
-            lines.append(
-                f"Scale 1/{s}: blocks and tokens are divided by {s}, rates multiplied by {s}, times divided by {s**2}. "
-                f"Scan time : step time stays; the fixed cost of a lookup weighs {s} times as much as at paper scale."
-            )
-        return lines
+        if s == 1:
+            return []
+        return [
+            f"Scale 1/{s}: blocks and tokens are divided by {s}, rates multiplied by {s}, times divided by {s**2}. "
+            f"Scan time : step time stays; the fixed cost of a lookup weighs {s} times as much as at paper scale."
+        ]
 
 
 def resolve(config: ExperimentConfig) -> Experiment:

@@ -10,6 +10,7 @@ from kvlab.results import (
     CALL_KINDS,
     ArmResult,
     Result,
+    assumed_lines,
     derived_table,
     guidellm_table,
     machine_line,
@@ -37,7 +38,7 @@ def print_result(result: Result, console: Console, recorded: Result | None = Non
     console.print(blocks_inspected(result))
     for arm in result.arms[:2] if result.kind == "reproduce" else ():
         console.print(block_states(arm))
-    for note in result.notes:
+    for note in (*assumed_lines(result), *result.notes):
         console.print(f"  {note}", highlight=False, style="dim")
 
 

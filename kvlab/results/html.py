@@ -23,9 +23,17 @@ def ratio_lines(result: Result) -> list[str]:
     return lines
 
 
+def assumed_lines(result: Result) -> list[str]:
+    """A line for each value that the pull request did not publish, at paper scale, with its unit and source."""
+    return [f"{a['name']} = {a['value']:,g} {a['unit']}: {a['source']}" for a in result.config.get("assumed", [])]
+
+
 def result_html(result: Result) -> str:
     banner = "<p><strong>Partial result: the run was stopped before its end.</strong></p>" if result.partial else ""
     ratios = "".join(f"<li>{escape(line)}</li>" for line in ratio_lines(result))
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
+    assumed = "".join(f"<li>{escape(line)}</li>" for line in assumed_lines(result))
     lists = "".join(f"<ul>{items}</ul>" for items in (ratios, notes) if items)
+    if assumed:
+        lists += f"<details><summary>Assumed values</summary><ul>{assumed}</ul></details>"
     return f"<div>{banner}{guidellm_table(result)._repr_html_()}{lists}</div>"
