@@ -1,7 +1,7 @@
-"""Figures, from Results only. The one place that imports plotly.
+"""Figures, from Results and from the measurements of `kvlab.profiling`. The one place that imports plotly.
 
-Each function takes (result, recorded=False) and gives a `plotly.graph_objects.Figure` whose title states what was found
-in *this* result; `recorded=True` makes the caption say so.
+Those of a Result take (result, recorded=False) and give a `plotly.graph_objects.Figure` whose title states what was
+found in *this* result; `recorded=True` makes the caption say so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Callable
 
 import plotly.graph_objects as go
 
+from kvlab.plots.objects import bytes_stacked, measured_here, nanoseconds, profiler_toll, victim_seconds
+from kvlab.plots.orders import order_grid
 from kvlab.plots.over_time import block_states, ratio_by_length, token_rate, tokens_so_far, windowed_rate
+from kvlab.plots.scans import counted_work, guard_savings, inspected_by_pinned, who_pays
 from kvlab.plots.style import (
     MAX_POINTS,
     POLICY_COLOURS,
@@ -49,11 +52,19 @@ __all__ = [
     "ablation_steps",
     "block_states",
     "blocks_inspected",
+    "bytes_stacked",
+    "counted_work",
     "disk_bandwidth",
     "figures_for",
     "finish",
     "gpu_speed",
+    "guard_savings",
+    "inspected_by_pinned",
     "label_end",
+    "measured_here",
+    "nanoseconds",
+    "order_grid",
+    "profiler_toll",
     "provenance",
     "ratio_by_length",
     "scheduler_seconds",
@@ -61,6 +72,8 @@ __all__ = [
     "thin",
     "token_rate",
     "tokens_so_far",
+    "victim_seconds",
+    "who_pays",
     "windowed_rate",
 ]
 
