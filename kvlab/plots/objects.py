@@ -74,7 +74,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
         colour = RECORD_COLOURS.get(name, OTHER_COLOUR)
         heights = [centre[table.what] + step * ((len(names) - 1) / 2 - position) for table in tables]
         found = [table[name] for table in tables]
-        least = [max(timing.best, 0.1) for timing in found]
+        least = [_visible(timing.best) for timing in found]
         figure.add_scatter(
             x=least,
             y=heights,
@@ -84,7 +84,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [timing.worst - low for timing, low in zip(found, least, strict=True)],
+                "array": [max(0.0, timing.worst - low) for timing, low in zip(found, least, strict=True)],
                 "arrayminus": [0.0] * len(found),
                 "color": colour,
                 "thickness": 2,
@@ -93,17 +93,19 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
         for height, timing in zip(heights, found, strict=True):
             label = f"{name} {timing.best:,.1f}"
             figure.add_annotation(
-                x=log10(max(timing.best, 0.1)), y=height, text=label, showarrow=False, xanchor="right", xshift=-10,
+                x=log10(_visible(timing.best)), y=height, text=label, showarrow=False, xanchor="right", xshift=-10,
                 font={"color": colour, "size": 12},
             )  # fmt: skip
     figure.update_yaxes(
         tickvals=list(centre.values()), ticktext=list(centre), range=[-0.5, len(tables) - 0.5], showgrid=False
     )
-    lowest = min(max(timing.best, 0.1) for table in tables for timing in table.timings)
+    lowest = min(_visible(timing.best) for table in tables for timing in table.timings)
     highest = max(timing.worst for table in tables for timing in table.timings)
     _log_axis(figure, lowest / 4, highest * 1.2, "nanoseconds per operation (logarithmic)")
     slowest = names[0]
-    ratios = ", ".join(f"{table.what} {table.ratio(slowest, baseline):.1f}" for table in tables if slowest in names)
+    ratios = ", ".join(
+        f"{table.what} {_visible(table[slowest].best) / _visible(table[baseline].best):.1f}" for table in tables
+    )
     title = f"{slowest} against {baseline}, one object in the processor's cache, times slower: {ratios}"
     repeats = len(tables[0].timings[0].repeats)
     caption = measured_here(f"Dot: least of {repeats} repeats, empty loop taken off; bar: up to the most.")
@@ -176,6 +178,11 @@ def profiler_toll(profiles: Mapping[str, LineProfile], colours: Mapping[str, str
     title = f"Under the profiler {slow} looks {told:,.0f} times as slow as {fast}; unwatched it is {true:,.0f} times"
     caption = measured_here("Hollow: the least time of a call unwatched; filled: under line_profiler.")
     return finish(figure, title, caption, plot_height=112 * len(names), left=170, right=40)
+
+
+def _visible(ns: float) -> float:
+    """With the empty loop taken off, what is too small to see can come out as 0 or less: no place on a log axis."""
+    return max(ns, 0.1)
 
 
 def _duration(seconds: float) -> str:
