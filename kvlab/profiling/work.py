@@ -38,9 +38,9 @@ class EvictionWork:
 
 
 def eviction_work(
-    policies: Iterable[str], pinned: Iterable[int], *, num_blocks: int, stores: int = 5
+    policies: Iterable[str | type[CachePolicy]], pinned: Iterable[int], *, num_blocks: int, stores: int = 5
 ) -> list[EvictionWork]:
-    """Store `stores` blocks, one at a time, for each policy and each number of pinned blocks.
+    """Store `stores` blocks, one at a time, for each policy (a name or a class) and each number of pinned blocks.
 
     RuntimeError where nothing is left to evict (all blocks pinned); ValueError for more pinned than there are blocks.
     """
@@ -48,12 +48,13 @@ def eviction_work(
     return [_measure(policy, num_blocks, number, stores) for policy in policies for number in pinned]
 
 
-def _measure(policy: str, num_blocks: int, pinned: int, stores: int) -> EvictionWork:
+def _measure(policy: str | type[CachePolicy], num_blocks: int, pinned: int, stores: int) -> EvictionWork:
     manager = full_cache(num_blocks, policy, pinned=pinned)
     changes = count_upkeep(manager)
     store_one = one_victim(manager)
     inspected = sum(store_one() for _ in range(stores))
-    return EvictionWork(policy, num_blocks, pinned, inspected / stores, changes() / stores)
+    name = policy if isinstance(policy, str) else policy.__name__
+    return EvictionWork(name, num_blocks, pinned, inspected / stores, changes() / stores)
 
 
 def count_upkeep(manager: CPUOffloadingManager) -> Callable[[], int]:
