@@ -1,11 +1,14 @@
 """The engine: continuous batching, GPU <-> CPU copies and a disk on one clock."""
 
-from kvlab.engine.clock import CountedScheduler, MeasuredScheduler, SchedulerCosts, VirtualClock
-from kvlab.engine.engine import CompletedRequest, Engine, EngineConfig, EngineStats, NoProgressError
+from kvlab.engine.clock import Clock, CountedScheduler, MeasuredScheduler, SchedulerCosts, VirtualClock
+from kvlab.engine.engine import Engine
+from kvlab.engine.model import StepModel, StepWork, VirtualModel, WrongBytesError
 from kvlab.engine.request import EngineRequest, RequestStatus
-from kvlab.engine.workers import VirtualWorkers
+from kvlab.engine.settings import CompletedRequest, EngineConfig, EngineStats, NoProgressError
+from kvlab.engine.workers import VirtualWorkers, Workers
 
 __all__ = [
+    "Clock",
     "CompletedRequest",
     "CountedScheduler",
     "Engine",
@@ -16,6 +19,11 @@ __all__ = [
     "NoProgressError",
     "RequestStatus",
     "SchedulerCosts",
+    "StepModel",
+    "StepWork",
     "VirtualClock",
+    "VirtualModel",
     "VirtualWorkers",
+    "Workers",
+    "WrongBytesError",
 ]

@@ -13,12 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kvlab.base import ManagerStats
 from kvlab.connector import ConnectorStats
 
 R = TypeVar("R")
+
+
+class Clock(Protocol):
+    """Seconds since the start of the run. On the wall clock `advance` does nothing, for that time has passed already,
+    and `advance_to` sleeps."""
+
+    @property
+    def now(self) -> float: ...
+    def __call__(self) -> float: ...
+    def advance(self, seconds: float) -> None: ...
+    def advance_to(self, seconds: float) -> None: ...
 
 
 class VirtualClock:
@@ -47,7 +58,7 @@ class MeasuredScheduler:
 
     kind = "measured"
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.seconds = 0.0
 
@@ -96,9 +107,7 @@ class CountedScheduler:
 
     kind = "counted"
 
-    def __init__(
-        self, clock: VirtualClock, costs: SchedulerCosts, stats: ManagerStats, connector: ConnectorStats
-    ) -> None:
+    def __init__(self, clock: Clock, costs: SchedulerCosts, stats: ManagerStats, connector: ConnectorStats) -> None:
         self._clock = clock
         self._costs = costs
         self._stats = stats

@@ -1,113 +1,49 @@
-"""Continuous batching on a virtual clock: one `step` is the protocol that vLLM's scheduler and workers go through.
+"""Continuous batching, virtual or on the wall clock: one `step` is the protocol that vLLM's scheduler and workers go
+through.
 
 Mirrors `vllm/v1/core/sched/scheduler.py` of release 0.24 (first come first served, chunked prefill, synchronous
 scheduling). Left out: priorities, speculation, LoRA, encoders, structured output, data parallelism.
 
 Notes:
-* Time: scheduler seconds (measured or counted) + one GPU step (`gpu_step_s` + computed tokens / `gpu_rate`) + waits for
-  copies. Nothing overlaps. Copies and disks advance with the clock, so a slow scheduler lets the disk catch up.
-* A request that the connector defers is skipped and walks its whole prefix again in the next step.
-* A waiting request is looked at only while token budget is left: a step full of prefill asks the connector nothing.
+* Virtual time: scheduler seconds (measured or counted) + one GPU step (`gpu_step_s` + computed tokens / `gpu_rate`) +
+  waits for copies. Nothing overlaps. Copies and disks advance with the clock, so a slow scheduler lets the disk catch
+  up. On the wall clock all of it takes the time it takes.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kvlab.block_pool import BlockPool
-from kvlab.connector import NULL_BLOCK_ID, OffloadingConnector, OffloadingWorkerMetadata, SchedulerOutput
-from kvlab.engine.clock import Scheduler, VirtualClock
+from kvlab.connector import OffloadingWorkerMetadata, SchedulerOutput
+from kvlab.engine.batch import Batch
+from kvlab.engine.clock import Clock, VirtualClock
+from kvlab.engine.model import StepModel, StepWork, VirtualModel
 from kvlab.engine.request import EngineRequest, RequestStatus
-from kvlab.engine.workers import VirtualWorkers
+from kvlab.engine.settings import CompletedRequest, NoProgressError
+from kvlab.engine.workers import Workers
 from kvlab.tiering.base import SecondaryTierManager
 from kvlab.workload import Request, RequestSource
 
 
-class NoProgressError(RuntimeError):
-    """Nothing moved for `no_progress_steps` steps and nothing is on its way. The message says who holds what."""
+@dataclass(slots=True, kw_only=True)
+class Engine(Batch):
+    """Runs requests of `source` until `run` is told to stop. `clock`, `workers` and `model` are all virtual or all real
+    (`kvlab.engine.wall`); without a `model`, steps take virtual time."""
 
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Budgets in tokens and requests, times in seconds, `gpu_rate` in computed tokens/s (cached tokens cost none)."""
-
-    max_num_batched_tokens: int = 8192
-    max_num_seqs: int = 256
-    gpu_step_s: float = 0.020
-    gpu_rate: float = 10_000.0
-    idle_step_s: float = 0.001
-    no_progress_steps: int = 1000
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "no_progress_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"engine {name}={getattr(self, name)!r}: must be at least 1")
-        for name in ("gpu_step_s", "gpu_rate", "idle_step_s"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"engine {name}={getattr(self, name)!r}: must be a number above 0")
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """Tokens are counted when processed: a prompt (its cached part included) when its prefill ends, an answer token
-    when emitted. Seconds are virtual."""
-
-    steps: int = 0
-    idle_steps: int = 0
-    started_requests: int = 0
-    completed_requests: int = 0
-    aborted_requests: int = 0
-    preemptions: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    completed_input_tokens: int = 0
-    completed_output_tokens: int = 0
-    computed_tokens: int = 0
-    cached_tokens: int = 0
-    recomputed_after_failure: int = 0
-    gpu_step_seconds: float = 0.0
-    gpu_compute_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    max_running: int = 0
-
-
-@dataclass(slots=True)
-class CompletedRequest:
-    """One line of the per-request record; `cached_tokens` were loaded, not computed."""
-
-    turn: int
-    arrival_s: float
-    first_token_s: float
-    finished_s: float
-    num_prompt_tokens: int
-    cached_tokens: int
-
-
-@dataclass(slots=True)
-class Engine:
-    """Runs requests of `source` until `run` is told to stop. `groups` of `pool` and `connector` must be the same."""
-
-    config: EngineConfig
-    connector: OffloadingConnector
-    pool: BlockPool
-    workers: VirtualWorkers
-    clock: VirtualClock
-    scheduler: Scheduler
+    clock: Clock
+    workers: Workers
     source: RequestSource
     tiers: tuple[SecondaryTierManager, ...] = ()
-    stats: EngineStats = field(default_factory=EngineStats)
+    model: StepModel | None = None
     completed: list[CompletedRequest] = field(default_factory=list)
-    waiting: deque[EngineRequest] = field(default_factory=deque)
-    skipped_waiting: deque[EngineRequest] = field(default_factory=deque)
-    running: list[EngineRequest] = field(default_factory=list)
-    requests: dict[str, EngineRequest] = field(default_factory=dict)
-    _loaded: set[str] = field(default_factory=set)
-    _inflight_prefills: dict[str, EngineRequest] = field(default_factory=dict)
     _held_until_load_ends: set[str] = field(default_factory=set)
     _steps_without_progress: int = 0
+
+    def __post_init__(self) -> None:
+        if self.model is None:
+            assert isinstance(self.clock, VirtualClock), "a wall clock needs a model that computes"
+            self.model = VirtualModel(self.clock, self.config)
 
     # --- requests in and out ---
 
@@ -160,14 +96,6 @@ class Engine:
             if req.request_id not in self._loaded:
                 self._start_again(req)
 
-    def _start_again(self, req: EngineRequest) -> None:
-        """Give the blocks back; the request stays in its queue and will be looked up once more."""
-        self.pool.free(req.request_id)
-        self._inflight_prefills.pop(req.request_id, None)
-        req.num_computed_tokens = 0
-        req.num_external_tokens = 0
-        req.status = RequestStatus.PREEMPTED if req.num_preemptions else RequestStatus.WAITING
-
     # --- one step ---
 
     def step(self) -> None:
@@ -182,11 +110,7 @@ class Engine:
         self.stats.wait_seconds += self.clock.now - started
         num_tokens = sum(output.num_scheduled_tokens.values())
         if num_tokens:
-            compute = num_tokens / self.config.gpu_rate
-            self.clock.advance(self.config.gpu_step_s + compute)
-            self.stats.gpu_step_seconds += self.config.gpu_step_s
-            self.stats.gpu_compute_seconds += compute
-            self.stats.computed_tokens += num_tokens
+            self._compute(output, num_tokens)
         else:
             self._idle(asked_again=self.connector.manager.stats.retries > retries_before)
         self.stats.steps += 1
@@ -195,6 +119,18 @@ class Engine:
         done = self.workers.get_finished(self.clock.now)
         self._update_from_transfers(done)
         self._check_progress(bool(num_tokens or done.completed_jobs))
+
+    def _compute(self, output: SchedulerOutput, num_tokens: int) -> None:
+        assert self.model is not None
+        fixed, compute = self.model.execute(
+            [
+                StepWork(self.requests[req_id], num_scheduled, self.pool.block_ids(req_id))
+                for req_id, num_scheduled in output.num_scheduled_tokens.items()
+            ]
+        )
+        self.stats.gpu_step_seconds += fixed
+        self.stats.gpu_compute_seconds += compute
+        self.stats.computed_tokens += num_tokens
 
     def run(self, until_s: float, should_stop: Callable[[], bool] = lambda: False,
             after_step: Callable[[], None] = lambda: None) -> bool:  # fmt: skip
@@ -229,145 +165,6 @@ class Engine:
                 f"no progress for {self._steps_without_progress} steps at {self.clock.now:.3f} s: "
                 + self.who_holds_what()
             )
-
-    def who_holds_what(self) -> str:
-        held = [f"{r!r} holds {self._num_gpu_blocks(r)} GPU blocks" for r in self.requests.values()]
-        listed = "; ".join(held[:8]) + ("; ..." if len(held) > 8 else "")
-        return f"{self.pool.num_free} GPU blocks free; {self.connector.num_jobs()} copies in flight; {listed}"
-
-    def _num_gpu_blocks(self, req: EngineRequest) -> int:
-        return sum(b != NULL_BLOCK_ID for table in self.pool.block_ids(req.request_id) for b in table)
-
-    # --- scheduling ---
-
-    def _schedule_running(self, output: SchedulerOutput) -> None:
-        budget = self.config.max_num_batched_tokens
-        index = 0
-        while index < len(self.running) and budget > 0:
-            req = self.running[index]
-            num_new_tokens = min(req.num_tokens - req.num_computed_tokens, budget)
-            new_blocks = self._allocate_or_preempt(req, num_new_tokens, output)
-            if new_blocks is None:
-                break
-            output.num_scheduled_tokens[req.request_id] = num_new_tokens
-            if any(new_blocks):
-                output.new_block_ids[req.request_id] = new_blocks
-            budget -= num_new_tokens
-            index += 1
-
-    def _allocate_or_preempt(
-        self, req: EngineRequest, num_new_tokens: int, output: SchedulerOutput
-    ) -> tuple[Sequence[int], ...] | None:
-        while True:
-            new_blocks = self.pool.allocate_slots(
-                req.request_id, req.num_computed_tokens + num_new_tokens, req.num_computed_tokens
-            )
-            if new_blocks is not None:
-                self.pool.cache_blocks(
-                    req.request_id, req.block_hashes, min(req.num_computed_tokens + num_new_tokens, _hashed(req))
-                )
-                return new_blocks
-            newest = self.running.pop()
-            self._preempt(newest)
-            output.preempted_req_ids.add(newest.request_id)
-            if newest is req:
-                return None
-
-    def _preempt(self, req: EngineRequest) -> None:
-        self.pool.free(req.request_id)
-        self._inflight_prefills.pop(req.request_id, None)
-        req.status = RequestStatus.PREEMPTED
-        req.num_computed_tokens = 0
-        req.num_external_tokens = 0
-        req.num_preemptions += 1
-        req.update_block_hashes()
-        self.waiting.appendleft(req)
-        self.stats.preemptions += 1
-
-    def _schedule_waiting(self, output: SchedulerOutput) -> None:
-        budget = self.config.max_num_batched_tokens - sum(output.num_scheduled_tokens.values())
-        passed_over: list[EngineRequest] = []
-        while (self.skipped_waiting or self.waiting) and budget > 0 and len(self.running) < self.config.max_num_seqs:
-            queue = self.skipped_waiting or self.waiting
-            req = queue[0]
-            if req.status is RequestStatus.WAITING_FOR_REMOTE_KVS and not self._load_has_ended(req):
-                passed_over.append(queue.popleft())
-                continue
-            admitted = self._admit(req, budget, output)
-            if admitted is None:
-                passed_over.append(queue.popleft())
-            elif admitted < 0:
-                break
-            else:
-                queue.popleft()
-                if admitted == 0:
-                    passed_over.append(req)
-                budget -= admitted
-        self.skipped_waiting.extendleft(reversed(passed_over))
-
-    def _load_has_ended(self, req: EngineRequest) -> bool:
-        if req.request_id not in self._loaded:
-            return False
-        self._loaded.remove(req.request_id)
-        # A hit of the whole prompt still has to compute its last token, for the logits.
-        req.num_computed_tokens = min(req.num_computed_tokens, req.num_tokens - 1)
-        req.status = RequestStatus.PREEMPTED if req.num_preemptions else RequestStatus.WAITING
-        return True
-
-    def _admit(self, req: EngineRequest, budget: int, output: SchedulerOutput) -> int | None:
-        """Tokens scheduled for `req`; 0 if it now loads; None to pass it over this step; -1 if it does not fit."""
-        computed_blocks = None
-        num_external = 0
-        num_computed = req.num_computed_tokens
-        if num_computed == 0:
-            computed_blocks = self.pool.get_computed_blocks(req.block_hashes, req.num_tokens)
-            if not req.skip_external:
-                hit = self.scheduler.run(self.connector.get_num_new_matched_tokens, req, computed_blocks.num_tokens)
-                if hit is None:
-                    return None
-                num_external = hit
-            num_computed = computed_blocks.num_tokens + num_external
-        num_new_tokens = 0 if num_external else min(req.num_tokens - num_computed, budget)
-        allocated = self.pool.allocate_slots(
-            req.request_id,
-            num_computed + num_new_tokens,
-            num_computed,
-            num_external,
-            computed_blocks=computed_blocks,
-            full_sequence_tokens=req.num_tokens,
-            reserved_blocks=self._reserved_blocks() if num_external else 0,
-        )
-        if allocated is None:
-            return -1
-        if num_external:
-            return self._start_load(req, num_external, num_computed)
-        self.running.append(req)
-        req.status = RequestStatus.RUNNING
-        req.num_computed_tokens = num_computed
-        self.pool.cache_blocks(req.request_id, req.block_hashes, min(num_computed + num_new_tokens, _hashed(req)))
-        if num_computed + num_new_tokens < req.num_tokens:
-            self._inflight_prefills[req.request_id] = req
-        output.num_scheduled_tokens[req.request_id] = num_new_tokens
-        output.new_block_ids[req.request_id] = self.pool.block_ids(req.request_id)
-        output.admitted_req_ids.add(req.request_id)
-        return num_new_tokens
-
-    def _reserved_blocks(self) -> int:
-        """What running prefills and loads still need; a further load must leave it free, or nothing might finish."""
-        return sum(
-            self.pool.num_blocks_to_allocate(r.request_id, r.num_tokens) for r in self._inflight_prefills.values()
-        )
-
-    def _start_load(self, req: EngineRequest, num_external: int, num_computed: int) -> int | None:
-        table = self.pool.block_ids(req.request_id)
-        if not self.scheduler.run(self.connector.update_state_after_alloc, req, table, num_external):
-            self._start_again(req)
-            return None
-        req.status = RequestStatus.WAITING_FOR_REMOTE_KVS
-        req.num_computed_tokens = num_computed
-        req.num_external_tokens = num_external
-        self._inflight_prefills[req.request_id] = req
-        return 0
 
     # --- after the step ---
 
@@ -429,14 +226,11 @@ class Engine:
                 continue
             req = self.requests[req_id]
             if success:
+                assert self.model is not None
+                self.model.check_loaded(StepWork(req, 0, self.pool.block_ids(req_id)))
                 self._loaded.add(req_id)
             else:
                 # The blocks hold nothing: compute the whole prompt instead, and do not trust this hit again.
                 self._start_again(req)
                 req.skip_external = True
                 self.stats.recomputed_after_failure += 1
-
-
-def _hashed(req: EngineRequest) -> int:
-    """Tokens that can be cached with the block hashes there are, up to the end of the partial block after them."""
-    return (len(req.block_hashes) + 1) * req.hash_block_tokens - 1

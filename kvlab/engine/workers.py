@@ -9,9 +9,19 @@ Notes:
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 from kvlab.base import OffloadingStateError
 from kvlab.connector import OffloadingConnectorMetadata, OffloadingWorkerMetadata, TransferJob
+
+
+class Workers(Protocol):
+    """All ranks together, as the engine sees them. `now` is the engine's clock; moments returned are on it."""
+
+    def start_step(self, meta: OffloadingConnectorMetadata, now: float) -> float: ...
+    def flush(self, job_ids: set[int], now: float) -> float: ...
+    def get_finished(self, now: float) -> OffloadingWorkerMetadata: ...
+    def next_event_s(self, now: float) -> float | None: ...
 
 
 class _Link:
