@@ -1,6 +1,7 @@
 # Each target makes .venv when it is not there, adds to it what the target needs and it lacks, and reuses it after.
 #   make reproduce   the main job: pull request 46216's two commands -> table, result file, HTML report (no torch, no JupyterLab)
 #   make explain     what each setting of the two commands means
+#   make notebooks   run every notebook and save it with its outputs and pictures (needs Chrome or Chromium)
 #   make test | lint | bench | lab | clean
 # ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
 # PYTHON=python3.12 picks the interpreter of a .venv yet to be made; UV= (empty) uses pip even where uv is installed.
@@ -12,7 +13,7 @@ ARGS  ?=
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce explain test lint bench lab clean
+.PHONY: help reproduce explain notebooks test lint bench lab clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +36,9 @@ bench: $(VENV)/.with-dev
 
 lab: $(VENV)/.with-lab
 	$(PY) -m jupyter lab notebooks $(ARGS)
+
+notebooks: $(VENV)/.with-docs
+	$(PY) -m kvlab.lab.build $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -74,3 +78,7 @@ $(VENV)/.with-lab: pyproject.toml | $(PY)
 $(VENV)/.with-dev: pyproject.toml | $(PY)
 	$(call install,dev,torch and JupyterLab too: a minute or two)
 	@touch $(VENV)/.with-lab $(VENV)/.with-report
+
+$(VENV)/.with-docs: pyproject.toml | $(PY)
+	$(call install,docs,torch and JupyterLab too: a minute or two)
+	@touch $(VENV)/.with-dev $(VENV)/.with-lab $(VENV)/.with-report

@@ -1,0 +1,11 @@
+"""What a notebook cell calls: the environment line, predictions, sliders, progress. The only place with IPython.
+
+The rest of kvlab works without this package; nothing imports it. `make notebooks` runs `kvlab.lab.build`.
+"""
+
+from kvlab.lab.explore import explore, slider
+from kvlab.lab.prediction import Prediction, predict
+from kvlab.lab.progress import progress
+from kvlab.lab.session import Session, setup
+
+__all__ = ["Prediction", "Session", "explore", "predict", "progress", "setup", "slider"]

@@ -1,0 +1,137 @@
+"""The notebooks: numbers, titles, minutes, goals. Head tables, navigation and the README's table are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvlab.checks import unknown_name
+
+VLLM = "https://github.com/vllm-project/vllm/blob"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One notebook. `reading` and `doing` are minutes; `in_vllm` are (release, path) of the real files."""
+
+    number: str
+    slug: str
+    title: str
+    goals: tuple[str, ...]
+    reading: int
+    doing: int
+    needs: str = "kvlab; no GPU, no network"
+    in_vllm: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def file(self) -> str:
+        return f"{self.number}_{self.slug}.ipynb"
+
+    @property
+    def vllm_links(self) -> list[str]:
+        return [f"[{path.removeprefix('vllm/v1/')}]({VLLM}/v{tag}/{path}) ({tag})" for tag, path in self.in_vllm]
+
+
+_OFFLOAD = "vllm/v1/kv_offload"
+
+CATALOGUE = (
+    Entry(
+        "00",
+        "start_here",
+        "Start here",
+        ("see that the kit works, and what this machine can measure", "know what the pull request changed"),
+        5,
+        0,
+    ),
+    Entry(
+        "01",
+        "what_a_kv_block_weighs",
+        "Why offload: what a KV block weighs",
+        (
+            "compute the bytes of a block, and how many fit in 400 GiB",
+            "place GPU, CPU and NVMe on one scale",
+            "read every setting of the pull request's two commands",
+        ),
+        15,
+        10,
+        in_vllm=(("0.24.0", "vllm/v1/kv_cache_interface.py"), ("0.24.0", f"{_OFFLOAD}/cpu/spec.py")),
+    ),
+    Entry(
+        "02",
+        "the_life_of_a_block",
+        "The life of a block",
+        ("trace `ref_cnt` through store, load and failure", "say who may be evicted, and when"),
+        15,
+        15,
+        in_vllm=(("0.24.0", f"{_OFFLOAD}/cpu/manager.py"), ("0.24.0", f"{_OFFLOAD}/base.py")),
+    ),
+    Entry(
+        "03",
+        "the_full_scan",
+        "The full scan",
+        (
+            "say when `evict` is slow, and build such a state",
+            "read a histogram of blocks inspected",
+            "say what the guard (PR #45757) saves and what it cannot",
+        ),
+        15,
+        15,
+        in_vllm=(("0.23.0", f"{_OFFLOAD}/cpu/policies/lru.py"), ("0.23.0", f"{_OFFLOAD}/cpu/manager.py")),
+    ),
+    Entry(
+        "04",
+        "the_evictable_list",
+        "The evictable list",
+        ("implement it, and argue its cost", "find where it differs from the LRU before it"),
+        15,
+        35,
+        in_vllm=(("0.24.0", f"{_OFFLOAD}/cpu/policies/lru.py"), ("0.24.0", f"{_OFFLOAD}/cpu/policies/base.py")),
+    ),
+    Entry(
+        "05",
+        "what_an_object_costs",
+        "What an object costs: ctypes, plain, slots",
+        ("measure bytes and nanoseconds of one record", "distrust a timing taken under a profiler"),
+        12,
+        18,
+        in_vllm=(("0.24.0", f"{_OFFLOAD}/cpu/policies/base.py"),),
+    ),
+    Entry(
+        "06",
+        "down_to_nvme_and_back",
+        "Down to NVMe and back",
+        ("follow a cascade and a promotion", "see how a slow disk pins CPU blocks"),
+        20,
+        20,
+        in_vllm=(("0.24.0", f"{_OFFLOAD}/tiering/manager.py"), ("0.24.0", f"{_OFFLOAD}/tiering/base.py")),
+    ),
+    Entry(
+        "07",
+        "from_microseconds_to_6x",
+        "From microseconds to 6x",
+        (
+            "build the step-time model, and hold it against measurement",
+            "find the cache size where the scheduler overtakes the GPU",
+            "split the gain by change",
+        ),
+        20,
+        20,
+        in_vllm=(("0.24.0", "vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py"),),
+    ),
+    Entry(
+        "08",
+        "on_a_real_gpu",
+        "On a real GPU",
+        ("run the loop with pinned copies and a real compute step", "compare it with the model"),
+        15,
+        15,
+        needs="kvlab; without a GPU it shows recorded runs",
+    ),
+)
+
+
+def entry(number: str) -> Entry:
+    """The notebook of that number. ValueError naming the known ones."""
+    for found in CATALOGUE:
+        if found.number == number:
+            return found
+    raise unknown_name("notebook", number, [found.number for found in CATALOGUE])

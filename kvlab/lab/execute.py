@@ -1,0 +1,76 @@
+"""Running a notebook in a fresh kernel, and cleaning what comes back.
+
+Notes:
+* nbclient's registry of widgets is emptied first: with it, an Output widget makes a cell "take" the whole time limit
+  and then pass (`widget_registry`; nbclient 0.10 and 0.11).
+* The figures are drawn as PNG afterwards, all in one browser. Letting each cell do it (PLOTLY_RENDERER=...+png) would
+  start a browser a figure, and a learner's kernel would need kaleido.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kvlab.lab.files import PLOTLY, WIDGET, Notebook, code_cells, outputs, source
+
+TIMEOUT_S = 60
+
+
+class NotebookFailed(RuntimeError):
+    """A cell raised; the message has the cell's first line and the error."""
+
+
+def execute(notebook: Notebook, folder: Path, timeout_s: int = TIMEOUT_S) -> Notebook:
+    """A copy of it, run from top to bottom in `folder`. Raises NotebookFailed for the first cell that fails."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+
+    node = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
+    where = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(node, timeout=timeout_s, kernel_name="python3", resources=where)
+    client.widget_registry = {}
+    environment = {**os.environ, "PLOTLY_RENDERER": "plotly_mimetype", "PYTHONHASHSEED": "0"}
+    try:
+        client.execute(env=environment)
+    except (CellExecutionError, CellTimeoutError) as error:
+        raise NotebookFailed(str(error)) from None
+    done: Notebook = json.loads(nbformat.writes(node))  # type: ignore[no-untyped-call]
+    for cell, output in outputs(done):
+        if output["output_type"] == "error":
+            raise NotebookFailed(f"{source(cell).splitlines()[0]}: {output['ename']}: {output['evalue']}")
+    return done
+
+
+def clean(notebook: Notebook) -> None:
+    """Drop what only this run knew: widget state and views, times of execution, the kernel's exact version."""
+    notebook["metadata"] = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    notebook["nbformat"], notebook["nbformat_minor"] = 4, 5
+    for number, cell in enumerate(notebook["cells"]):
+        cell["id"] = f"cell-{number:02d}"
+        cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key in ("kvlab", "tags")}
+    for cell in code_cells(notebook):
+        cell["outputs"] = [_bare(output) for output in cell["outputs"] if WIDGET not in output.get("data", {})]
+
+
+def _bare(output: dict[str, Any]) -> dict[str, Any]:
+    output.pop("transient", None)
+    figure = output.get("data", {}).get(PLOTLY)
+    if figure:
+        figure.get("config", {}).pop("plotlyServerURL", None)
+        output["data"]["text/plain"] = alternative_text(figure)
+    return output
+
+
+def alternative_text(figure: dict[str, Any]) -> str:
+    """The figure in words: its title and its captions."""
+    layout = figure.get("layout", {})
+    title = layout.get("title", {}).get("text", "")
+    caption = layout.get("meta", {}).get("caption", "") if isinstance(layout.get("meta"), dict) else ""
+    return f"Figure: {title.replace('<br>', ' ')}" + (f"\n{caption}" if caption else "")

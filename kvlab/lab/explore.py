@@ -1,0 +1,57 @@
+"""Sliders that redraw a figure.
+
+Notes:
+* The figure is an ordinary output that is replaced by its display id. So it is there before anything is dragged, is
+  saved with the notebook, and needs neither FigureWidget (5 MB a notebook) nor an Output widget (it stalls nbclient).
+* In the browser an exception inside a widget's callback is shown nowhere. Here it stands in the line below the sliders,
+  and the last good picture stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import ipywidgets
+from IPython.display import display
+
+_LABEL = {"description_width": "170px"}
+_WIDE = {"width": "560px"}
+
+
+def slider(what: str, values: Sequence[Any], start: Any, unit: str = "") -> ipywidgets.SelectionSlider:
+    """A slider over listed values, for quantities that are looked at in steps of 2 or 10.
+
+    Raises ValueError if `start` is not among the values.
+    """
+    if start not in values:
+        raise ValueError(f"{what}: start must be one of {list(values)}, got {start!r}")
+    options = [(f"{value:,}{f' {unit}' if unit else ''}", value) for value in values]
+    return ipywidgets.SelectionSlider(
+        options=options, value=start, description=what, continuous_update=False, style=_LABEL, layout=_WIDE
+    )
+
+
+def explore(draw: Callable[..., Any], **controls: ipywidgets.Widget) -> None:
+    """Show `draw(**values)` and the controls that change its arguments; moving one draws again.
+
+    Whatever `draw` raises later is shown as a line below the controls; at first it is raised as usual.
+    """
+    picture = draw(**{name: control.value for name, control in controls.items()})
+    status = ipywidgets.HTML()
+
+    def redraw(_change: object) -> None:
+        values = {name: control.value for name, control in controls.items()}
+        try:
+            handle.update(draw(**values))
+        except Exception as error:  # shown, not lost: nothing else would tell the reader
+            message = f"{type(error).__name__}: {error}"
+            status.value = f'<span role="alert" style="color:#B00020">{escape(message)}</span>'
+        else:
+            status.value = ""
+
+    for control in controls.values():
+        control.observe(redraw, names="value")
+    display(ipywidgets.VBox([*controls.values(), status]))  # type: ignore[no-untyped-call]
+    handle = display(picture, display_id=True)  # type: ignore[no-untyped-call]
