@@ -16,6 +16,8 @@ from kvlab.tiering.virtual import VirtualTier
 
 register_tier("example", ExampleTier)
 register_tier("virtual", VirtualTier)
+# Imported at first use: it locks files, which Windows cannot.
+register_tier("fs", "kvlab.tiering.fs:FileSystemTier")
 
 __all__ = [
     "CPUPrimaryTierOffloadingManager",
