@@ -8,7 +8,7 @@ from kvlab.profiling.hot_spot import CallWork, one_step
 from kvlab.profiling.lines import FunctionLines, Line, LineProfile, profile_lines
 from kvlab.profiling.memory import BytesTable, ObjectBytes, bytes_per_object
 from kvlab.profiling.orders import Call, OrderComparison, OrderStep, compare_orders, shortest_disagreement
-from kvlab.profiling.states import full_cache, numbered_keys, one_victim
+from kvlab.profiling.states import full_cache, numbered_keys, storing
 from kvlab.profiling.timing import Timing, TimingTable, ns_per_call, ns_per_operation
 from kvlab.profiling.work import EvictionWork, GuardCase, count_upkeep, eviction_work, guard_cases
 
@@ -36,7 +36,7 @@ __all__ = [
     "ns_per_operation",
     "numbered_keys",
     "one_step",
-    "one_victim",
     "profile_lines",
     "shortest_disagreement",
+    "storing",
 ]

@@ -113,4 +113,4 @@ def _allocated(make: Callable[[int], object], block_ids: Iterable[int], count: i
 
 def _cells(row: ObjectBytes) -> tuple[str, ...]:
     figures = (row.shallow, row.with_dict, row.allocated, row.integers, row.total)
-    return tuple(f"{figure:,.0f}" for figure in figures)
+    return tuple(f"{round(figure):,}" for figure in figures)

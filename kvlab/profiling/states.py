@@ -57,20 +57,22 @@ def full_cache(
     return manager
 
 
-def one_victim(manager: CPUOffloadingManager) -> Callable[[], int]:
-    """A function that stores one new block and so evicts one; it gives the number of blocks inspected for it.
+def storing(manager: CPUOffloadingManager, blocks: int = 1) -> Callable[[], int]:
+    """A function that stores `blocks` new blocks in one call, and so evicts as many from a full cache; it gives the
+    number of blocks inspected for them.
 
-    Each call's new block becomes idle at the hot end, so the next call meets the same state. Raises RuntimeError when
+    Each call's new blocks become idle at the hot end, so the next call meets the same state. Raises RuntimeError when
     the store is refused.
     """
+    checked_int("blocks", blocks, at_least=1)
     new_keys = numbered_keys(manager.num_blocks)
 
-    def store_one() -> int:
+    def store() -> int:
         before = manager.stats.blocks_inspected
-        key = next(new_keys)
-        if manager.prepare_store((key,), _CONTEXT) is None:
+        keys = list(islice(new_keys, blocks))
+        if manager.prepare_store(keys, _CONTEXT) is None:
             raise RuntimeError(f"no block can go: {manager!r}")
-        manager.complete_store((key,), _CONTEXT)
+        manager.complete_store(keys, _CONTEXT)
         return manager.stats.blocks_inspected - before
 
-    return store_one
+    return store

@@ -16,7 +16,7 @@ from itertools import islice
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.manager import CPUOffloadingManager
 from kvlab.policies import CachePolicy
-from kvlab.profiling.states import full_cache, numbered_keys, one_victim
+from kvlab.profiling.states import full_cache, numbered_keys, storing
 
 _CONTEXT = ReqContext("measurement")
 
@@ -51,7 +51,7 @@ def eviction_work(
 def _measure(policy: str | type[CachePolicy], num_blocks: int, pinned: int, stores: int) -> EvictionWork:
     manager = full_cache(num_blocks, policy, pinned=pinned)
     changes = count_upkeep(manager)
-    store_one = one_victim(manager)
+    store_one = storing(manager)
     inspected = sum(store_one() for _ in range(stores))
     name = policy if isinstance(policy, str) else policy.__name__
     return EvictionWork(name, num_blocks, pinned, inspected / stores, changes() / stores)

@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from kvlab.block_status import BLOCK_STATUS
-from kvlab.profiling import bytes_per_object, full_cache, ns_per_call, ns_per_operation, one_victim, profile_lines
+from kvlab.profiling import bytes_per_object, full_cache, ns_per_call, ns_per_operation, profile_lines, storing
 
 
 class TestBytes:
@@ -105,14 +105,14 @@ class TestNanoseconds:
 class TestLines:
     def test_hits_are_exact(self) -> None:
         manager = full_cache(500, "full_scan_lru", pinned=400)
-        profile = profile_lines(one_victim(manager), [manager.cache_policy.evict], calls=3)
+        profile = profile_lines(storing(manager), [manager.cache_policy.evict], calls=3)
         (lines,) = profile.functions
         (loop,) = (line for line in lines.lines if "ref_cnt == 0" in line.source)
         assert loop.hits == 3 * 401
 
     def test_the_list_has_no_such_line(self) -> None:
         manager = full_cache(500, "evictable_list_lru", pinned=400)
-        profile = profile_lines(one_victim(manager), [manager.cache_policy.evict], calls=3)
+        profile = profile_lines(storing(manager), [manager.cache_policy.evict], calls=3)
         assert max(line.hits for line in profile.functions[0].lines) <= 2 * 3
 
     def test_as_many_calls_unwatched_as_watched(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kvlab.manager import CPUOffloadingManager
 from kvlab.policies import available_policies
-from kvlab.profiling import count_upkeep, eviction_work, full_cache, guard_cases, one_step, one_victim
+from kvlab.profiling import count_upkeep, eviction_work, full_cache, guard_cases, one_step, storing
 from tests.helpers import CTX, store_and_complete, to_keys
 
 SCAN, LIST = "full_scan_lru", "evictable_list_lru"
@@ -39,14 +39,14 @@ def test_pins_that_do_not_fit_are_refused(pinned: int) -> None:
 
 def test_storing_one_block_meets_the_same_state_again_and_again() -> None:
     manager = full_cache(100, SCAN, pinned=90)
-    store_one = one_victim(manager)
+    store_one = storing(manager)
     assert [store_one() for _ in range(25)] == [91] * 25
     assert manager.num_evictable == 10
 
 
 def test_with_everything_pinned_there_is_no_victim() -> None:
     with pytest.raises(RuntimeError, match="no block can go"):
-        one_victim(full_cache(10, SCAN, pinned=10))()
+        storing(full_cache(10, SCAN, pinned=10))()
 
 
 def test_the_scan_looks_at_every_pinned_block_and_the_list_at_none() -> None:
@@ -102,3 +102,9 @@ def test_with_the_list_the_same_step_looks_at_the_victims_only() -> None:
 def test_a_step_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"prefix_blocks \+ new_blocks"):
         one_step(SCAN, num_blocks=10, prefix_blocks=8, new_blocks=3)
+
+
+def test_several_blocks_in_one_call_are_one_walk() -> None:
+    manager = full_cache(100, SCAN, pinned=80)
+    assert storing(manager, blocks=5)() == 85
+    assert manager.stats.evict_calls == 1
