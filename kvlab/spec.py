@@ -242,10 +242,9 @@ class TieringOffloadingSpec(OffloadingSpec):
         supplied = {"block_bytes": self.kv_bytes_per_offloaded_block, **tier_options}
         for tier in self.config.secondary_tiers:
             tier.check_root_dir()
-            entry = {key: value for key, value in tier.to_dict().items() if key != "custom_param"}
             try:
-                made.append(create_tier(entry, **supplied))
-            except (ValueError, TypeError) as error:
+                made.append(create_tier(tier.made_with(), **supplied))
+            except (ValueError, TypeError, OSError) as error:
                 for earlier in reversed(made):
                     earlier.shutdown()
                 raise ConfigError(

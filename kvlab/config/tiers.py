@@ -35,6 +35,13 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "fs": ("root_dir", "n_read_threads", "n_write_threads", "enable_kv_events", "locality"),
     "obj": ("store_config", "prefix", "io_threads"),
 }
+# Options that kvlab's own tiers have and vLLM's do not; the tier's constructor checks their values.
+_KVLAB_KEYS: Mapping[str, tuple[str, ...]] = {
+    "fs": (
+        "max_bytes", "checksum", "max_queued_write_bytes", "write_bandwidth", "read_bandwidth", "job_timeout_s",
+        "correct_verdicts", "direct_io",
+    ),
+}  # fmt: skip
 _LATER_KEYS = {"enable_kv_events": "0.26", "locality": "0.26", "backpressure": "0.31"}
 _STORE_KEYS = ("bucket", "endpoint_override", "access_key", "secret_key", "scheme", "ca_bundle")
 _SECRETS = ("access_key", "secret_key")
@@ -59,6 +66,11 @@ class TierConfig:
     def to_dict(self) -> dict[str, Any]:
         """The entry as vLLM takes it."""
         return {"type": self.type, **self.options}
+
+    def made_with(self) -> dict[str, Any]:
+        """The entry as `kvlab.tiering.create_tier` takes it: without what kvlab ignores."""
+        ignored = ("custom_param", *_LATER_KEYS)
+        return {key: value for key, value in self.to_dict().items() if key not in ignored}
 
     def public_options(self) -> dict[str, Any]:
         """`options` fit to be shown: keys of a store are masked."""
@@ -133,7 +145,10 @@ def _fail_type(name: str, tier_type: str, where: object) -> NoReturn:
 
 
 def _check_key(name: str, tier_type: str, key: str, where: object) -> list[str]:
-    known = _KEYS[tier_type]
+    own = _KVLAB_KEYS.get(tier_type, ())
+    if key in own:
+        return [f"{name}.{key} is kvlab's: vLLM refuses it ({where})"]
+    known = (*_KEYS[tier_type], *own)
     if key not in known and key not in _LATER_KEYS:
         raise ConfigError(
             f"{name} (type {tier_type!r}) has no key {key!r}{did_you_mean(key, known)}; known: {', '.join(known)}",
