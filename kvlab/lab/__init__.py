@@ -7,5 +7,6 @@ from kvlab.lab.explore import explore, slider
 from kvlab.lab.prediction import Prediction, predict
 from kvlab.lab.progress import progress
 from kvlab.lab.session import Session, setup
+from kvlab.lab.watch import watch
 
-__all__ = ["Prediction", "Session", "explore", "predict", "progress", "setup", "slider"]
+__all__ = ["Prediction", "Session", "explore", "predict", "progress", "setup", "slider", "watch"]

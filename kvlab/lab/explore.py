@@ -33,8 +33,10 @@ def slider(what: str, values: Sequence[Any], start: Any, unit: str = "") -> ipyw
     )
 
 
-def explore(draw: Callable[..., Any], **controls: ipywidgets.Widget) -> None:
+def explore(draw: Callable[..., Any], beside: Sequence[ipywidgets.Widget] = (), **controls: ipywidgets.Widget) -> None:
     """Show `draw(**values)` and the controls that change its arguments; moving one draws again.
+
+    `beside`: widgets to show with the controls that are no arguments.
 
     Whatever `draw` raises later is shown as a line below the controls; at first it is raised as usual.
     """
@@ -53,5 +55,5 @@ def explore(draw: Callable[..., Any], **controls: ipywidgets.Widget) -> None:
 
     for control in controls.values():
         control.observe(redraw, names="value")
-    display(ipywidgets.VBox([*controls.values(), status]))  # type: ignore[no-untyped-call]
+    display(ipywidgets.VBox([*beside, *controls.values(), status]))  # type: ignore[no-untyped-call]
     handle = display(picture, display_id=True)  # type: ignore[no-untyped-call]

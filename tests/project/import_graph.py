@@ -20,6 +20,7 @@ ORDER = (
     ("slots", "reuse"),
     ("manager",),
     ("tiering",),
+    ("steps",),
     ("device",),
     ("worker",),
     ("cache_groups",),
