@@ -4,6 +4,8 @@ from kvlab.policies.arc import ARCCachePolicy
 from kvlab.policies.base import CachePolicy
 from kvlab.policies.evictable_list_lru import EvictableListLRUCachePolicy
 from kvlab.policies.full_scan_lru import FullScanLRUCachePolicy
+from kvlab.policies.heap_lru import HeapLRUCachePolicy
+from kvlab.policies.logical_recency_lru import LogicalRecencyLRUCachePolicy
 from kvlab.policies.registry import available_policies, get_policy_class, register_policy
 
 __all__ = [
@@ -11,6 +13,8 @@ __all__ = [
     "CachePolicy",
     "EvictableListLRUCachePolicy",
     "FullScanLRUCachePolicy",
+    "HeapLRUCachePolicy",
+    "LogicalRecencyLRUCachePolicy",
     "available_policies",
     "get_policy_class",
     "register_policy",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SlowOrder:
-    """Which blocks may go, coldest first. `kind`: scan, list, arc, arc_0_29."""
+    """Which blocks may go, coldest first. `kind`: scan (logical and heap are the same), list, arc, arc_0_29."""
 
     kind: str
     capacity: int

@@ -17,6 +17,8 @@ from tests.helpers import CTX, to_key, to_keys, to_numbers
 POLICIES = {
     "scan": ("full_scan_lru", {}),
     "list": ("evictable_list_lru", {}),
+    "logical": ("logical_recency_lru", {}),
+    "heap": ("heap_lru", {}),
     "arc": ("arc", {}),
     "arc_0_29": ("arc", {"t1_fallback": False}),
 }

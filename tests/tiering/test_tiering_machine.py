@@ -20,7 +20,7 @@ from tests.tiering.stubs import ManualTier, make_manager
 
 HIT, MISS, PENDING, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.RETRY
 NUMBERS = range(9)
-POLICIES = ["evictable_list_lru", "full_scan_lru", "arc"]
+POLICIES = ["evictable_list_lru", "full_scan_lru", "logical_recency_lru", "arc"]
 batches = st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=4, unique=True)
 picks = st.integers(0, 1000)
 
