@@ -1,5 +1,6 @@
 """The offloading connector, scheduler side: lookup walk, store jobs, completions counted over the workers."""
 
+from kvlab.connector.job_table import COMPLETION_ORDERS, CompletionOrder
 from kvlab.connector.jobs import (
     NULL_BLOCK_ID,
     SECONDS_KINDS,
@@ -11,7 +12,7 @@ from kvlab.connector.jobs import (
     TransferJobStatus,
 )
 from kvlab.connector.lookup import maximal_prefix_lookup, sliding_window_lookup
-from kvlab.connector.scheduler import COMPLETION_ORDERS, CompletionOrder, OffloadingConnector
+from kvlab.connector.scheduler import OffloadingConnector
 from kvlab.connector.state import ConnectorRequest, KVGroup
 
 __all__ = [

@@ -5,19 +5,14 @@ speculative-draft groups, the alignment filter for groups of unequal block size,
 
 Notes:
 * A refused store is offered again in every later step, with whatever became storable since.
-* vLLM keeps a job's keys in a set, so the order in which they complete depends on the process. Here it is an option
-  (`completion_order`), deterministic in each of its values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
-from typing import Literal
 
 from kvlab.base import (
-    CPULoadStoreSpec,
-    GPULoadStoreSpec,
     OffloadingEvent,
     OffloadingManager,
     OffloadingStateError,
@@ -26,6 +21,7 @@ from kvlab.base import (
     ReqContext,
     make_offload_key,
 )
+from kvlab.connector.job_table import CompletionOrder, JobTable
 from kvlab.connector.jobs import (
     NULL_BLOCK_ID,
     SECONDS_KINDS,
@@ -37,16 +33,24 @@ from kvlab.connector.jobs import (
     TransferJobStatus,
 )
 from kvlab.connector.lookup import num_hit_tokens
+from kvlab.connector.offers import (
+    Ranges,
+    advance,
+    forget_reallocated,
+    load_destination,
+    offered_keys,
+    start_over,
+    storable_ranges,
+    store_source,
+)
 from kvlab.connector.state import ConnectorRequest, GroupOffloadConfig, KVGroup, RequestOffloadState
-
-CompletionOrder = Literal["hash", "prompt", "tail"]
-COMPLETION_ORDERS: tuple[CompletionOrder, ...] = ("hash", "prompt", "tail")
 
 
 class OffloadingConnector:
     """Scheduler-side connector over an `OffloadingManager`.
 
-    groups: the KV-cache groups, in group order; num_workers: world size; completion_order: see the module notes;
+    groups: the KV-cache groups, in group order; num_workers: world size; completion_order: see
+    `kvlab.connector.job_table`;
     offload_prompt_only: vLLM's default, decode blocks are not offered; clock: seconds, for `seconds` by call kind.
     Raises ValueError for an unknown completion order, no groups, or a worker count below 1.
     """
@@ -63,34 +67,25 @@ class OffloadingConnector:
         make_keys: Callable[[ConnectorRequest, int], Sequence[Sequence[OffloadKey]]] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        if completion_order not in COMPLETION_ORDERS:
-            raise ValueError(f"completion_order={completion_order!r}: must be one of {', '.join(COMPLETION_ORDERS)}")
         if not groups:
             raise ValueError("groups is empty: at least one KV-cache group is needed")
-        if num_workers < 1:
-            raise ValueError(f"num_workers={num_workers!r}: must be at least 1")
         self.manager = manager
+        self.jobs = JobTable(num_workers, completion_order)
         self.groups = tuple(GroupOffloadConfig(i, g) for i, g in enumerate(groups))
-        self.num_workers = num_workers
-        self.completion_order = completion_order
         self.offload_prompt_only = offload_prompt_only
         self.stats = ConnectorStats()
         self.seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
         self._clock = clock
         self._make_keys = make_keys
-        full = [g for g in self.groups if g.sliding_window_size_in_blocks is None]
-        sliding = [g for g in self.groups if g.sliding_window_size_in_blocks is not None]
+        full = [g for g in self.groups if not g.is_sliding_window]
+        sliding = [g for g in self.groups if g.is_sliding_window]
         sliding.sort(key=lambda g: g.sliding_window_size_in_blocks or 0, reverse=True)
         self._sliding_window_groups = tuple(sliding)
         self._lookup_groups = tuple(full) + self._sliding_window_groups
         self._req_status: dict[str, RequestOffloadState] = {}
-        self._jobs: dict[int, TransferJobStatus] = {}
-        self._job_counter = 0
-        self._stale_job_threshold = 0
         self._batch_load_jobs: list[TransferJob] = []
         self._batch_jobs_to_flush: set[int] = set()
         self._batch_allocated_block_ids: set[int] = set()
-        self._block_id_to_pending_jobs: dict[int, set[int]] = {}
         self._blocks_being_loaded: set[OffloadKey] | None = set() if enable_prefix_caching else None
 
     # --- requests ---
@@ -110,8 +105,7 @@ class OffloadingConnector:
             self._finalize(state)
             return
         for job_id in state.transfer_jobs:
-            for block_id in self._jobs[job_id].full_attention_block_ids:
-                self._block_id_to_pending_jobs.setdefault(block_id, set()).add(job_id)
+            self.jobs.watch(job_id, self.jobs.open[job_id].full_attention_block_ids)
 
     def has_transfers(self, request_id: str) -> bool:
         state = self._req_status.get(request_id)
@@ -194,19 +188,7 @@ class OffloadingConnector:
             return True
         state = self._req_status[request.request_id]
         num_cached = state.num_locally_computed_tokens + num_external_tokens
-        keys_to_load: list[OffloadKey] = []
-        dst_block_ids: list[int] = []
-        group_sizes: list[int] = []
-        block_indices: list[int] = []
-        for group, group_state, table in zip(self.groups, state.group_states, block_table, strict=True):
-            num_blocks = -(-num_cached // group.block_size_tokens)
-            start = state.num_locally_computed_tokens // group.block_size_tokens
-            while start < num_blocks and table[start] == NULL_BLOCK_ID:
-                start += 1
-            keys_to_load.extend(group_state.offload_keys[start:num_blocks])
-            dst_block_ids.extend(table[start:num_blocks])
-            group_sizes.append(num_blocks - start)
-            block_indices.append(start)
+        keys_to_load, gpu_spec = load_destination(self.groups, state, block_table, num_cached)
         started = self._clock()
         try:
             cpu_spec = self.manager.prepare_load(keys_to_load, state.req_context)
@@ -219,8 +201,8 @@ class OffloadingConnector:
             for group, group_state in zip(self.groups, state.group_states, strict=True):
                 group_state.next_stored_block_idx = -(-num_cached // group.block_size_tokens)
         self._batch_allocated_block_ids.update(b for table in block_table for b in table if b != NULL_BLOCK_ID)
-        job_id = self._new_job(state, keys_to_load, is_store=False)
-        gpu_spec = GPULoadStoreSpec(dst_block_ids, group_sizes, block_indices)
+        job_id, _ = self.jobs.add(request.request_id, keys_to_load, is_store=False)
+        state.transfer_jobs.add(job_id)
         self._batch_load_jobs.append(TransferJob(job_id, request.request_id, False, gpu_spec, cpu_spec))
         self.stats.load_jobs += 1
         self.stats.load_blocks += len(keys_to_load)
@@ -228,18 +210,6 @@ class OffloadingConnector:
         if self._blocks_being_loaded is not None:
             self._blocks_being_loaded.update(keys_to_load)
         return True
-
-    def _new_job(self, state: RequestOffloadState, keys: Iterable[OffloadKey], *, is_store: bool) -> int:
-        job_id = self._job_counter
-        self._job_counter += 1
-        ordered = list(keys)
-        if self.completion_order == "hash":
-            ordered.sort()
-        elif self.completion_order == "tail":
-            ordered.reverse()
-        state.transfer_jobs.add(job_id)
-        self._jobs[job_id] = TransferJobStatus(state.req.request_id, self.num_workers, ordered, is_store)
-        return job_id
 
     # --- the end of scheduling a step ---
 
@@ -252,10 +222,7 @@ class OffloadingConnector:
             state = self._req_status.get(req_id)
             if state is not None:
                 self._batch_jobs_to_flush.update(state.transfer_jobs)
-        pending = self._block_id_to_pending_jobs
-        if pending and not pending.keys().isdisjoint(self._batch_allocated_block_ids):
-            for block_id in self._batch_allocated_block_ids & pending.keys():
-                self._batch_jobs_to_flush.update(pending[block_id])
+        self._batch_jobs_to_flush |= self.jobs.reading(self._batch_allocated_block_ids)
         self.stats.jobs_flushed += len(self._batch_jobs_to_flush)
         meta = OffloadingConnectorMetadata(
             load_jobs=self._batch_load_jobs,
@@ -282,20 +249,7 @@ class OffloadingConnector:
                 allocated.update(new_blocks)
         allocated.discard(NULL_BLOCK_ID)
         if self._sliding_window_groups and allocated:
-            self._forget_reallocated_blocks(lengths_before)
-
-    def _forget_reallocated_blocks(self, lengths_before: dict[str, list[int]]) -> None:
-        """A sliding-window block may be freed and handed out again before its store was accepted: skip it then."""
-        allocated = self._batch_allocated_block_ids
-        for req_id, state in self._req_status.items():
-            before = lengths_before.get(req_id)
-            for group in self._sliding_window_groups:
-                group_state = state.group_states[group.group_idx]
-                block_ids = group_state.block_ids
-                end = len(block_ids) if before is None else before[group.group_idx]
-                for j in range(group_state.next_stored_block_idx, end):
-                    if block_ids[j] in allocated:
-                        block_ids[j] = NULL_BLOCK_ID
+            forget_reallocated(self._sliding_window_groups, self._req_status.items(), allocated, lengths_before)
 
     def _build_store_jobs(self, output: SchedulerOutput) -> list[TransferJob]:
         jobs: list[TransferJob] = []
@@ -307,10 +261,7 @@ class OffloadingConnector:
             num_tokens = min(req.num_computed_tokens + num_scheduled, req.num_tokens)
             if self.offload_prompt_only:
                 num_tokens = min(num_tokens, req.num_prompt_tokens)
-            ranges = [
-                (gs.next_stored_block_idx, num_tokens // group.block_size_tokens)
-                for group, gs in zip(self.groups, state.group_states, strict=True)
-            ]
+            ranges = storable_ranges(self.groups, state, num_tokens)
             if all(end <= start for start, end in ranges):
                 continue
             # An answer fills a block in a step that takes no GPU block, so `new_block_ids` does not name the request.
@@ -320,13 +271,10 @@ class OffloadingConnector:
                 jobs.append(job)
         return jobs
 
-    def _store(self, state: RequestOffloadState, ranges: list[tuple[int, int]]) -> TransferJob | None:
-        offer: list[OffloadKey] = []
-        for (start, end), group_state in zip(ranges, state.group_states, strict=True):
-            keys, block_ids = group_state.offload_keys[start:end], group_state.block_ids[start:end]
-            offer.extend(key for key, block_id in zip(keys, block_ids, strict=True) if block_id != NULL_BLOCK_ID)
+    def _store(self, state: RequestOffloadState, ranges: Ranges) -> TransferJob | None:
+        offer = offered_keys(state, ranges)
         if not offer:
-            self._advance(state, ranges)
+            advance(state, ranges)
             return None
         self.stats.store_offers += 1
         self.stats.store_keys_offered += len(offer)
@@ -337,52 +285,19 @@ class OffloadingConnector:
             self.stats.store_offers_refused += 1
             return None
         if not output.keys_to_store:
-            self._advance(state, ranges)
+            advance(state, ranges)
             return None
         started = self._clock()
         self._touch(state)
         self.seconds["touch"] += self._clock() - started
-        return self._new_store_job(state, ranges, output.keys_to_store, output.store_spec)
-
-    def _advance(self, state: RequestOffloadState, ranges: list[tuple[int, int]]) -> None:
-        for group_state, (start, end) in zip(state.group_states, ranges, strict=True):
-            group_state.next_stored_block_idx = max(start, end)
-
-    def _new_store_job(
-        self,
-        state: RequestOffloadState,
-        ranges: list[tuple[int, int]],
-        keys_to_store: list[OffloadKey],
-        cpu_spec: CPULoadStoreSpec,
-    ) -> TransferJob:
-        wanted = set(keys_to_store)
-        src: list[int] = []
-        group_sizes: list[int] = []
-        block_indices: list[int] = []
-        job_id = self._new_job(state, keys_to_store, is_store=True)
-        status = self._jobs[job_id]
-        for group, group_state, (start, end) in zip(self.groups, state.group_states, ranges, strict=True):
-            stored = [
-                i
-                for i in range(start, end)
-                if group_state.offload_keys[i] in wanted and group_state.block_ids[i] != NULL_BLOCK_ID
-            ]
-            block_ids = [group_state.block_ids[i] for i in stored]
-            src.extend(block_ids)
-            group_sizes.append(len(stored))
-            block_indices.append(stored[0] if stored else 0)
-            if group.sliding_window_size_in_blocks is None:
-                status.full_attention_block_ids.extend(block_ids)
-            else:
-                status.sliding_window_block_ids.extend(block_ids)
-        self._advance(state, ranges)
-        for block_id in status.sliding_window_block_ids:
-            self._block_id_to_pending_jobs.setdefault(block_id, set()).add(job_id)
+        job_id, status = self.jobs.add(state.req.request_id, output.keys_to_store, is_store=True)
+        state.transfer_jobs.add(job_id)
+        gpu_spec = store_source(self.groups, state, ranges, output.keys_to_store, status)
+        self.jobs.watch(job_id, status.sliding_window_block_ids)
+        advance(state, ranges)
         self.stats.store_jobs += 1
-        self.stats.store_blocks += len(keys_to_store)
-        return TransferJob(
-            job_id, state.req.request_id, True, GPULoadStoreSpec(src, group_sizes, block_indices), cpu_spec
-        )
+        self.stats.store_blocks += len(output.keys_to_store)
+        return TransferJob(job_id, state.req.request_id, True, gpu_spec, output.store_spec)
 
     # --- completions ---
 
@@ -392,20 +307,10 @@ class OffloadingConnector:
         Raises OffloadingStateError for a job id never handed out, or reported by more workers than there are.
         """
         ended_loads: list[tuple[str, bool]] = []
-        for job_id, count in meta.completed_jobs.items():
-            if job_id < self._stale_job_threshold:
-                self.stats.stale_completions += 1
-                continue
-            job = self._jobs.get(job_id)
-            if job is None or not 0 < count <= job.pending_count:
-                left = "unknown" if job is None else f"waiting for {job.pending_count} workers"
-                raise OffloadingStateError(f"job {job_id}: {count} workers report completion, but it is {left}")
-            job.failed |= job_id in meta.failed_jobs
-            job.pending_count -= count
-            if job.pending_count == 0:
-                self._complete_job(job_id, job)
-                if not job.is_store:
-                    ended_loads.append((job.req_id, not job.failed))
+        for job_id, job in self.jobs.count_down(meta, self.stats):
+            self._complete_job(job_id, job)
+            if not job.is_store:
+                ended_loads.append((job.req_id, not job.failed))
         return ended_loads
 
     def _complete_job(self, job_id: int, job: TransferJobStatus) -> None:
@@ -421,49 +326,34 @@ class OffloadingConnector:
             self.stats.loads_failed += job.failed
             if self._blocks_being_loaded:
                 self._blocks_being_loaded.difference_update(job.keys)
-        self._forget_pending(job_id, job.sliding_window_block_ids)
-        if state.req.is_finished:
-            self._forget_pending(job_id, job.full_attention_block_ids)
-        del self._jobs[job_id]
+        self.jobs.close(job_id, request_finished=state.req.is_finished)
         state.transfer_jobs.remove(job_id)
         if not state.transfer_jobs and state.req.is_finished:
             self._finalize(state)
 
-    def _forget_pending(self, job_id: int, block_ids: list[int]) -> None:
-        for block_id in block_ids:
-            pending = self._block_id_to_pending_jobs[block_id]
-            pending.discard(job_id)
-            if not pending:
-                del self._block_id_to_pending_jobs[block_id]
-
     # --- the rest ---
 
     def has_pending_work(self) -> bool:
-        return bool(self._jobs) or self.manager.has_pending_work()
+        return bool(self.jobs) or self.manager.has_pending_work()
 
     def num_jobs(self) -> int:
-        return len(self._jobs)
+        return len(self.jobs)
 
     def reset_cache(self) -> set[int]:
         """Forget everything offloaded; live requests offer again from block 0. Returns the job ids still in flight,
         whose later completions are ignored. Must not be called in the middle of scheduling a step."""
         if self._batch_load_jobs or self._batch_allocated_block_ids:
             raise OffloadingStateError("reset_cache in the middle of a step: loads are queued for it")
-        in_flight = set(self._jobs)
         for state in list(self._req_status.values()):
             if state.req.is_finished:
                 self._finalize(state)
         self.manager.reset_cache()
         for state in self._req_status.values():
             state.transfer_jobs.clear()
-            for group_state in state.group_states:
-                group_state.next_stored_block_idx = 0
-        self._stale_job_threshold = self._job_counter
-        self._jobs.clear()
-        self._block_id_to_pending_jobs.clear()
+            start_over(self.groups, state)
         if self._blocks_being_loaded is not None:
             self._blocks_being_loaded.clear()
-        return in_flight
+        return self.jobs.forget_all()
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         return self.manager.take_events()

@@ -34,13 +34,23 @@ class KVGroup(Protocol):
 
 
 class GroupOffloadConfig:
-    __slots__ = ("block_size_tokens", "group_idx", "sliding_window_size_in_blocks")
+    __slots__ = ("block_size_tokens", "group_idx", "sliding_window_size_in_blocks", "sliding_window_tokens")
 
     def __init__(self, group_idx: int, group: KVGroup) -> None:
         self.group_idx = group_idx
         self.block_size_tokens = group.block_size_tokens
-        window = group.sliding_window_tokens
+        self.sliding_window_tokens = window = group.sliding_window_tokens
         self.sliding_window_size_in_blocks = None if window is None else -(-window // group.block_size_tokens)
+
+    @property
+    def is_sliding_window(self) -> bool:
+        return self.sliding_window_tokens is not None
+
+    def num_outrun_blocks(self, num_computed_tokens: int) -> int:
+        """Leading blocks that no later token's window reaches, so that the GPU may have given them to others."""
+        if self.sliding_window_tokens is None:
+            return 0
+        return max(0, num_computed_tokens - self.sliding_window_tokens + 1) // self.block_size_tokens
 
 
 class RequestGroupState:

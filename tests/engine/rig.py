@@ -170,7 +170,7 @@ def check_nothing_held(engine: Engine) -> None:
     assert (engine.connector.num_jobs(), len(engine.requests)) == (0, 0)
     for names in (engine._loaded, engine._held_until_load_ends, engine._inflight_prefills):
         assert not names
-    assert not engine.connector._req_status and not engine.connector._block_id_to_pending_jobs
+    assert not engine.connector._req_status and not engine.connector.jobs.watched
 
 
 def step_until(engine: Engine, condition: Any, max_steps: int = 300) -> None:

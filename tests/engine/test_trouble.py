@@ -30,7 +30,7 @@ def some(engine: Engine, status: RequestStatus) -> EngineRequest | None:
 
 def loading(engine: Engine) -> EngineRequest | None:
     """A request whose copy is under way. Alone it would not be seen: a step with nothing to compute waits for it."""
-    in_flight = {job.req_id for job in engine.connector._jobs.values() if not job.is_store}
+    in_flight = {job.req_id for job in engine.connector.jobs.open.values() if not job.is_store}
     return next((req for req in engine.requests.values() if req.request_id in in_flight), None)
 
 
@@ -212,7 +212,7 @@ def slow_copies() -> Engine:
     """An engine in the middle of a load and a store, and the time counted so far complete."""
     engine = make_engine(spec(rate=3, prefix_count=1, output_tokens=40), samples=6, bandwidth=1e4, disk=True)
     engine.start()
-    step_until(engine, lambda: loading(engine) and any(job.is_store for job in engine.connector._jobs.values()))
+    step_until(engine, lambda: loading(engine) and any(job.is_store for job in engine.connector.jobs.open.values()))
     return engine
 
 

@@ -1,0 +1,154 @@
+"""Engines with real bytes in main memory: two ranks side by side, a full-attention and a sliding-window group."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvlab.base import OffloadingManager, OffloadKey
+from kvlab.block_pool import BlockPool
+from kvlab.connector import OffloadingConnector
+from kvlab.device import Device
+from kvlab.engine import Engine, EngineConfig, MeasuredScheduler
+from kvlab.engine.wall import WallClock, WallModel, WallWorkers
+from kvlab.manager import CPUOffloadingManager
+from kvlab.tiering import CPUPrimaryTierOffloadingManager, ExampleTier, TieringOffloadingManager
+from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
+from kvlab.worker import CopyWorkers, KVCaches, make_workers, rows_of
+from kvlab.worker.compute import Compute
+from kvlab.workload import Workload, WorkloadSpec
+from tests.engine.rig import BLOCK, Group, Source, spec
+
+CPU = Device("cpu", "cpu", "test")
+PAGE = 512
+GROUPS = (Group(), Group(sliding_window_tokens=2 * BLOCK))
+
+
+class MemoryTier(ExampleTier):
+    """An example tier that keeps the bytes: what a row held when it was stored comes back when it is loaded."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        super().__init__()
+        self._rows = rows
+        self._bytes: dict[OffloadKey, torch.Tensor] = {}
+
+    def submit_store(self, job_metadata: JobMetadata) -> None:
+        for key, slot in zip(job_metadata.keys, job_metadata.block_ids, strict=True):
+            self._bytes.setdefault(key, self._rows[slot].clone())
+        super().submit_store(job_metadata)
+
+    def submit_load(self, job_metadata: JobMetadata) -> None:
+        for key, slot in zip(job_metadata.keys, job_metadata.block_ids, strict=True):
+            if key in self._bytes:
+                self._rows[slot] = self._bytes[key]
+        super().submit_load(job_metadata)
+
+
+class SlowTier(MemoryTier):
+    """Jobs end when the test says so."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        super().__init__(rows)
+        self.hold = True
+        self._jobs: list[tuple[Any, JobMetadata]] = []
+
+    def submit_store(self, job_metadata: JobMetadata) -> None:
+        self._jobs.append((super().submit_store, job_metadata))
+
+    def submit_load(self, job_metadata: JobMetadata) -> None:
+        self._jobs.append((super().submit_load, job_metadata))
+
+    def get_finished_jobs(self) -> list[JobResult]:
+        if not self.hold:
+            self.drain_jobs()
+        return super().get_finished_jobs()
+
+    def drain_jobs(self) -> None:
+        for submit, job in self._jobs:
+            submit(job)
+        self._jobs.clear()
+
+    def has_pending_work(self) -> bool:
+        return bool(self._jobs)
+
+
+@dataclass
+class WallRig:
+    engine: Engine
+    copies: CopyWorkers
+    kv_caches: list[KVCaches]
+    rows: torch.Tensor
+    model: WallModel
+    tiers: tuple[SecondaryTierManager, ...]
+
+    @property
+    def workers(self) -> WallWorkers:
+        assert isinstance(self.engine.workers, WallWorkers)
+        return self.engine.workers
+
+    def close(self) -> None:
+        self.engine.connector.shutdown()
+        self.copies.shutdown()
+
+
+def make_wall(
+    workload: WorkloadSpec | None = None,
+    *,
+    samples: int | None = 4,
+    num_cpu: int = 80,
+    num_gpu: int = 80,
+    groups: Sequence[Group] = GROUPS,
+    tier: type[MemoryTier] | None = None,
+    policy: str = "evictable_list_lru",
+    prefix_caching: bool = False,
+    prompt_only: bool = True,
+    num_workers: int = 2,
+    job_timeout_s: float = 30.0,
+    **config: Any,
+) -> WallRig:
+    """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified."""
+    row_bytes = 4096
+    rows = rows_of(memoryview(mmap.mmap(-1, num_cpu * row_bytes)), num_cpu, row_bytes)
+    kv_caches = [KVCaches.allocate(num_gpu, (PAGE, PAGE), [(0, 1)] * len(groups)) for _ in range(num_workers)]
+    copies = make_workers(kv_caches, rows, CPU)
+    tiers: tuple[SecondaryTierManager, ...] = () if tier is None else (tier(rows),)
+    manager: OffloadingManager = (
+        TieringOffloadingManager(CPUPrimaryTierOffloadingManager(num_cpu, policy), tiers)
+        if tiers
+        else CPUOffloadingManager(num_cpu, policy)
+    )
+    connector = OffloadingConnector(
+        manager,
+        groups,
+        num_workers=num_workers,
+        offload_prompt_only=prompt_only,
+        enable_prefix_caching=prefix_caching,
+        make_keys=lambda req, num_groups: req.offload_keys(num_groups),  # type: ignore[attr-defined]
+    )
+    settings = EngineConfig(
+        **{"max_num_batched_tokens": 64, "max_num_seqs": 8, "no_progress_steps": 3000, "idle_step_s": 1e-4, **config}
+    )
+    clock = WallClock()
+    model = WallModel(Compute(kv_caches, CPU), settings, [g.block_size_tokens for g in groups], verify="all")
+    engine = Engine(
+        config=settings,
+        connector=connector,
+        pool=BlockPool(
+            num_gpu,
+            groups,
+            prefix_caching,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=1000,
+        ),
+        workers=WallWorkers(copies.workers, clock, job_timeout_s=job_timeout_s),
+        clock=clock,
+        scheduler=MeasuredScheduler(clock),
+        source=Source(Workload(workload or spec(), BLOCK), samples),
+        tiers=tiers,
+        model=model,
+    )
+    return WallRig(engine, copies, kv_caches, rows, model, tiers)
