@@ -1,0 +1,94 @@
+"""The states of a block, and what moves it from one to the next."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from kvlab.plots.style import INK, STATE_COLOURS, finish
+
+_NODES = {
+    "not there": (0.0, 0.0, "#FFFFFF", "no slot"),
+    "pending": (1.1, 0.0, STATE_COLOURS["pending"], "ref_cnt \u22121"),
+    "idle": (2.2, 0.0, STATE_COLOURS["idle"], "ref_cnt 0"),
+    "pinned": (3.6, 0.0, STATE_COLOURS["pinned"], "ref_cnt > 0"),
+}
+_HALF_WIDTH, _HALF_HEIGHT = 0.27, 0.3
+# (from, to, what, 1: between the boxes or -1: around below them, how high or how deep)
+_ARROWS = (
+    ("not there", "pending", "prepare_store", 1, 0.0),
+    ("pending", "idle", "complete_store", 1, 0.0),
+    ("idle", "pinned", "prepare_load,<br>or a write to disk begins", 1, 0.16),
+    ("pinned", "idle", "complete_load,<br>or that write is reported", 1, -0.16),
+    ("pending", "not there", "complete_store(success=False)", -1, 0.62),
+    ("idle", "not there", "<b>evict</b>: only from here", -1, 1.05),
+)
+
+
+def state_diagram() -> go.Figure:
+    """pending, idle, pinned, and the calls between them."""
+    figure = go.Figure()
+    for name, (x, y, colour, count) in _NODES.items():
+        dark = name == "pinned"
+        figure.add_shape(
+            type="rect",
+            x0=x - _HALF_WIDTH,
+            x1=x + _HALF_WIDTH,
+            y0=y - _HALF_HEIGHT,
+            y1=y + _HALF_HEIGHT,
+            fillcolor=colour,
+            line={"color": INK, "width": 1.5, "dash": "dot" if name == "not there" else "solid"},
+        )
+        ink = {"color": "#FFFFFF" if dark else INK, "size": 16}
+        figure.add_annotation(x=x, y=y, text=f"<b>{name}</b><br>{count}", font=ink, showarrow=False)
+    for source, target, text, side, arc in _ARROWS:
+        _straight(figure, source, target, text, arc) if side > 0 else _below(figure, source, target, text, arc)
+    loop = {"x": 3.6, "y": _HALF_HEIGHT, "text": "another reader: +1<br>one less, still read: \u22121"}
+    figure.add_annotation(**loop, yshift=26, showarrow=False, font={"size": 13})
+    figure.update_xaxes(visible=False, range=[-0.35, 4.0])
+    figure.update_yaxes(visible=False, range=[-1.5, 0.75])
+    title = "Only an idle block may be evicted: nobody writes it (\u22121) and nobody reads it (1, 2, ...)"
+    caption = (
+        "ref_cnt is one number for three things: being written, idle, number of readers. GPU loads and writes to a "
+        "lower tier both count as readers. Calls of CPUOffloadingManager, vLLM 0.24."
+    )
+    return finish(figure, title, caption, plot_height=310, left=14, right=14, ticks_depth=-40)
+
+
+def _straight(figure: go.Figure, source: str, target: str, text: str, lift: float) -> None:
+    (x0, y, *_), (x1, *_) = _NODES[source], _NODES[target]
+    right = 1 if x1 > x0 else -1
+    figure.add_annotation(
+        x=x1 - right * (_HALF_WIDTH + 0.015),
+        y=y + lift,
+        ax=x0 + right * (_HALF_WIDTH + 0.015),
+        ay=y + lift,
+        **_ARROW,
+    )
+    place = {"yanchor": "top", "yshift": -6} if lift < 0 else {"yanchor": "bottom", "yshift": 6}
+    figure.add_annotation(x=(x0 + x1) / 2, y=lift, text=text, showarrow=False, font={"size": 13}, **place)
+
+
+def _below(figure: go.Figure, source: str, target: str, text: str, depth: float) -> None:
+    """Down from the source, along, and up into the target."""
+    (x0, *_), (x1, *_) = _NODES[source], _NODES[target]
+    x1 += 0.12 if depth < 1 else -0.12
+    bottom = -_HALF_HEIGHT - depth
+    path = f"M {x0},{-_HALF_HEIGHT} L {x0},{bottom} L {x1},{bottom}"
+    figure.add_shape(type="path", path=path, line={"color": INK, "width": 1.8})
+    figure.add_annotation(x=x1, y=-_HALF_HEIGHT - 0.02, ax=x1, ay=bottom, **_ARROW)
+    figure.add_annotation(
+        x=(x0 + x1) / 2, y=bottom, text=text, showarrow=False, yshift=4, yanchor="bottom", font={"size": 13}
+    )
+
+
+_ARROW = {
+    "xref": "x",
+    "yref": "y",
+    "axref": "x",
+    "ayref": "y",
+    "text": "",
+    "showarrow": True,
+    "arrowhead": 2,
+    "arrowwidth": 1.8,
+    "arrowcolor": INK,
+}
