@@ -1,0 +1,1 @@
+"""One file an exercise: exactly the text that could stand in its cell."""

@@ -1,0 +1,117 @@
+"""Counted work instead of seconds: reads of `ref_cnt`, lines of the learner's code, growth with the size of the cache.
+
+Notes:
+* A loop in C (`sorted`, `sum`, `list(huge)`) is one line: count reads of `ref_cnt` as well, as `CountingBlockStatus`
+  does.
+* A line budget ends a `while True` in the learner's code with a message. It cannot end a loop inside one C call, nor
+  one that a bare `except:` keeps alive; the kernel's interrupt button can.
+* Tracing is per thread and is given back as it was found, so a debugger or coverage goes on afterwards.
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SOLUTIONS = Path(__file__).resolve().parent / "solutions"
+_LIBRARIES = tuple(
+    str(Path(folder).resolve())
+    for folder in {*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib")), *site.getsitepackages()}
+)
+
+
+class OutOfBudget(BaseException):
+    """The learner's code ran more lines than a check allows. No `except Exception` of theirs catches it."""
+
+    def __init__(self, limit: int, filename: str, line: int) -> None:
+        super().__init__(f"stopped after {limit:,} lines: is this a loop that never ends?")
+        self.filename = filename
+        self.line = line
+
+
+class LineCount:
+    """`lines` of the learner's code that ran, calls into libraries and kvlab not included."""
+
+    lines = 0
+
+
+class Reads:
+    """`count`: how often `ref_cnt` was read from the records that share this counter."""
+
+    count = 0
+
+
+class CountingBlockStatus:
+    """A block's record that counts each read of its `ref_cnt` in `reads`."""
+
+    __slots__ = ("_reads", "_ref_cnt", "block_id")
+
+    def __init__(self, block_id: int, reads: Reads) -> None:
+        self._ref_cnt = -1
+        self.block_id = block_id
+        self._reads = reads
+
+    @property
+    def ref_cnt(self) -> int:
+        self._reads.count += 1
+        return self._ref_cnt
+
+    @ref_cnt.setter
+    def ref_cnt(self, value: int) -> None:
+        self._ref_cnt = value
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ref_cnt >= 0
+
+
+def counting_status(reads: Reads) -> Callable[[int], CountingBlockStatus]:
+    """For `CPUOffloadingManager(block_status=...)`: makes records that count into `reads`."""
+    return lambda block_id: CountingBlockStatus(block_id, reads)
+
+
+@lru_cache(maxsize=1024)
+def is_learners(filename: str) -> bool:
+    """Whether code of this file is the learner's: a notebook cell, or any file outside kvlab and the libraries."""
+    if filename.startswith("<frozen"):
+        return False
+    path = Path(filename).resolve() if not filename.startswith("<") else Path(filename)
+    if path.is_relative_to(_SOLUTIONS):
+        return True
+    return not path.is_relative_to(_PACKAGE) and not str(path).startswith(_LIBRARIES)
+
+
+@contextmanager
+def line_budget(limit: int) -> Iterator[LineCount]:
+    """Count the learner's lines run inside; raise `OutOfBudget` in their code after `limit` of them."""
+    count = LineCount()
+
+    def on_line(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            count.lines += 1
+            if count.lines > limit:
+                raise OutOfBudget(limit, frame.f_code.co_filename, frame.f_lineno)
+        return on_line
+
+    def on_call(frame: FrameType, event: str, _: Any) -> Any:
+        return on_line if is_learners(frame.f_code.co_filename) else None
+
+    before = sys.gettrace()
+    sys.settrace(on_call)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+def growth(work_at: Callable[[int], int], small: int, large: int) -> float:
+    """How many times more work the large size takes than the small one: 1.0 if size does not matter."""
+    return work_at(large) / max(1, work_at(small))

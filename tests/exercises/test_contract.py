@@ -1,0 +1,120 @@
+"""What holds for every exercise: the stub is to do, the solution passes, each wrong answer fails where it should."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvlab.exercises
+from kvlab.exercises import Exercise, Wrong, check, hint, registry, solution, use
+
+EXERCISES = [pytest.param(exercise, id=exercise.name) for exercise in registry()]
+WRONG = [pytest.param(e, wrong, id=f"{e.name}: {wrong.what}") for e in registry() for wrong in e.wrong]
+FOLDER = Path(kvlab.exercises.__file__).parent
+
+
+def run_cell(text: str, entry: str) -> Any:
+    """What the cell's text defines under that name, run as a notebook would: source lines can be looked up."""
+    filename = f"<cell {hash(text)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, filename, "exec"), namespace)
+    return namespace[entry]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+class TestEveryExercise:
+    def test_the_stub_is_still_to_do(self, exercise: Exercise) -> None:
+        report = check(exercise.name, run_cell(exercise.stub, exercise.entry))
+        assert report.state == "todo", report
+        assert report.passed == 0
+
+    def test_no_answer_at_all_is_to_do(self, exercise: Exercise) -> None:
+        assert check(exercise.name).state == check(exercise.name, ...).state == "todo"
+
+    def test_the_solution_passes_as_a_cell_and_as_a_module(self, exercise: Exercise) -> None:
+        for answer in (run_cell(exercise.solution, exercise.entry), exercise.reference):
+            report = check(exercise.name, answer)
+            assert report.state == "pass", report
+            assert report.passed == report.total == len(exercise.cases)
+            assert not any("could not be counted" in score.what for score in report.scores), report
+
+    def test_stub_and_solution_differ_in_bodies_only(self, exercise: Exercise) -> None:
+        stub, whole = (_definitions(text) for text in (exercise.stub, exercise.solution))
+        assert stub == whole
+        assert exercise.stub.count("# TODO (about ") == len(exercise.write or (exercise.entry,))
+
+    def test_what_is_to_be_written_is_described(self, exercise: Exercise) -> None:
+        described = {name: docstring for name, _, docstring in _definitions(exercise.solution)}
+        for name in {exercise.entry, *exercise.write}:
+            assert described[name], f"{name} has no docstring"
+
+    def test_it_is_complete(self, exercise: Exercise) -> None:
+        assert len(exercise.hints) >= 2
+        assert len(exercise.wrong) >= 3
+        assert len({wrong.fails_at for wrong in exercise.wrong}) >= 2
+        assert len(exercise.notebook) == 2 and exercise.notebook.isdigit()
+        assert exercise.level in (1, 2, 3) and exercise.minutes > 0 and exercise.lines > 0
+        for text in (exercise.task, exercise.teaches, exercise.does_not_teach, exercise.stretch):
+            assert text.strip().endswith((".", "?", ")", ":")), text
+        for case in exercise.cases:
+            assert case.__name__.startswith("case_") and inspect.getdoc(case)
+        for part in ("Teaches", "Does not teach", "Stretch", f"{exercise.minutes} minutes", "hint("):
+            assert part in exercise.statement
+
+    def test_the_check_line_is_one_line_that_runs(self, exercise: Exercise) -> None:
+        namespace = {"check": check, "use": use, exercise.entry: exercise.reference}
+        assert eval(exercise.check_cell, namespace).ok
+        exec(exercise.use_cell, namespace)
+        assert namespace[exercise.entry] is exercise.reference
+
+    def test_hints_come_one_by_one_and_do_not_run_out(self, exercise: Exercise) -> None:
+        for number, text in enumerate(exercise.hints, start=1):
+            assert hint(exercise.name, number).text == text
+        assert exercise.solution in repr(solution(exercise.name))
+
+    def test_use_falls_back_aloud(self, exercise: Exercise, capsys: pytest.CaptureFixture[str]) -> None:
+        assert use(exercise.name, exercise.reference) is exercise.reference
+        assert capsys.readouterr().out == ""
+        assert use(exercise.name, run_cell(exercise.stub, exercise.entry)) is exercise.reference
+        assert "reference" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("odd", [5, "text", [], {}, object(), float("nan"), lambda *a, **k: None, int, Exception])
+    def test_check_never_raises_and_never_passes_what_is_no_answer(self, exercise: Exercise, odd: Any) -> None:
+        report = check(exercise.name, odd)
+        assert report.state in ("fail", "error", "todo")
+        assert report.heading in repr(report) and report.heading in report._repr_html_()
+
+
+@pytest.mark.parametrize(("exercise", "wrong"), WRONG)
+def test_a_wrong_answer_fails_at_the_check_that_is_meant_for_it(exercise: Exercise, wrong: Wrong) -> None:
+    report = check(exercise.name, run_cell(wrong.cell(exercise.solution), exercise.entry))
+    assert report.state in ("fail", "error"), report
+    assert report.case == wrong.fails_at, report
+
+
+def test_names_files_and_solutions_belong_together() -> None:
+    modules = {exercise.module for exercise in registry()}
+    framework = {"__init__", "exercise", "report", "running", "traffic", "work", "contract", "planted", "leaderboard"}
+    assert {path.stem for path in FOLDER.glob("*.py")} - framework == modules
+    assert {path.stem for path in (FOLDER / "solutions").glob("*.py")} == {"__init__", *modules}
+    assert len({exercise.name for exercise in registry()}) == len(modules)
+
+
+def test_notebooks_come_in_order() -> None:
+    notebooks = [exercise.notebook for exercise in registry()]
+    assert notebooks == sorted(notebooks)
+
+
+def _definitions(text: str) -> list[tuple[str, str, str | None]]:
+    """(name, first line, docstring) of each function and class."""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    return [
+        (n.name, ast.unparse(n.args) if isinstance(n, ast.FunctionDef) else "", ast.get_docstring(n)) for n in nodes
+    ]
