@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 import plotly.graph_objects as go
 
+from kvlab.plots.controls import add_controls
 from kvlab.plots.style import INK, OTHER_COLOUR, POLICY_COLOURS, STATE_COLOURS, finish
 from kvlab.steps import Recording, Slot, Step
 
@@ -74,7 +74,7 @@ def cache_strip(*recordings: Recording, at: int | None = None, controls: bool = 
         ticks_depth=24 if controls else -40,
     )
     if controls:
-        _add_controls(figure, len(moments), at, height)
+        add_controls(figure, len(moments), at, height)
     return figure
 
 
@@ -228,42 +228,3 @@ def _row_labels(figure: go.Figure, recording: Recording, base: float, disk: bool
             x=0, xref="paper", xanchor="right", xshift=-8, y=base + y, text=text, showarrow=False, align="right",
             font={"size": 13, "color": ink},
         )  # fmt: skip
-
-
-def _add_controls(figure: go.Figure, moments: int, at: int, plot_height: int) -> None:
-    def go_to(duration: int) -> dict[str, Any]:
-        return {"mode": "immediate", "frame": {"duration": duration, "redraw": True}, "transition": {"duration": 0}}
-
-    below = -14 / plot_height
-    figure.update_layout(
-        sliders=[
-            {
-                "active": at,
-                "x": 0,
-                "len": 1,
-                "y": below,
-                "pad": {"t": 8, "b": 0},
-                "currentvalue": {"visible": False},
-                "ticklen": 3,
-                "font": {"size": 10},
-                "steps": [
-                    {"label": str(number), "method": "animate", "args": [[str(number)], go_to(0)]}
-                    for number in range(moments)
-                ],
-            }
-        ],
-        updatemenus=[
-            {
-                "type": "buttons",
-                "direction": "left",
-                "x": 0,
-                "xanchor": "right",
-                "y": below,
-                "pad": {"r": 16, "t": 8},
-                "buttons": [
-                    {"label": "\u25b6 play", "method": "animate", "args": [None, {**go_to(700), "fromcurrent": True}]},
-                    {"label": "pause", "method": "animate", "args": [[None], go_to(0)]},
-                ],
-            }
-        ],
-    )
