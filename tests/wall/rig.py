@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
+import itertools
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,8 @@ from kvlab.engine.wall import WallClock, WallModel, WallWorkers
 from kvlab.manager import CPUOffloadingManager
 from kvlab.tiering import CPUPrimaryTierOffloadingManager, ExampleTier, TieringOffloadingManager
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
+from kvlab.tiering.fs import FileSystemTier
+from kvlab.tiering.region import SharedRegion
 from kvlab.worker import CopyWorkers, KVCaches, make_workers, rows_of
 from kvlab.worker.compute import Compute
 from kvlab.workload import Workload, WorkloadSpec
@@ -25,6 +29,7 @@ from tests.engine.rig import BLOCK, Group, Source, spec
 
 CPU = Device("cpu", "cpu", "test")
 PAGE = 512
+_NAMES = itertools.count()
 GROUPS = (Group(), Group(sliding_window_tokens=2 * BLOCK))
 
 
@@ -53,14 +58,22 @@ class SlowTier(MemoryTier):
 
     def __init__(self, rows: torch.Tensor) -> None:
         super().__init__(rows)
-        self.hold = True
+        self.hold = self.hold_loads = True
         self._jobs: list[tuple[Any, JobMetadata]] = []
+
+    def know(self, other: MemoryTier) -> None:
+        """All that the other tier holds."""
+        self.blocks.update(other.blocks)
+        self._bytes.update(other._bytes)
 
     def submit_store(self, job_metadata: JobMetadata) -> None:
         self._jobs.append((super().submit_store, job_metadata))
 
     def submit_load(self, job_metadata: JobMetadata) -> None:
-        self._jobs.append((super().submit_load, job_metadata))
+        if self.hold_loads:
+            self._jobs.append((super().submit_load, job_metadata))
+        else:
+            super().submit_load(job_metadata)
 
     def get_finished_jobs(self) -> list[JobResult]:
         if not self.hold:
@@ -84,6 +97,7 @@ class WallRig:
     rows: torch.Tensor
     model: WallModel
     tiers: tuple[SecondaryTierManager, ...]
+    region: SharedRegion
 
     @property
     def workers(self) -> WallWorkers:
@@ -93,6 +107,14 @@ class WallRig:
     def close(self) -> None:
         self.engine.connector.shutdown()
         self.copies.shutdown()
+        self.region.close()
+
+    def hold_copies(self) -> threading.Event:
+        """All copies stand still until the event is set."""
+        go = threading.Event()
+        handler = next(iter(self.copies.workers[0]._handlers.values()))
+        handler._streams.take().enqueue(lambda: go.wait(20))  # type: ignore[attr-defined]
+        return go
 
 
 def make_wall(
@@ -103,6 +125,7 @@ def make_wall(
     num_gpu: int = 80,
     groups: Sequence[Group] = GROUPS,
     tier: type[MemoryTier] | None = None,
+    fs: dict[str, Any] | None = None,
     policy: str = "evictable_list_lru",
     prefix_caching: bool = False,
     prompt_only: bool = True,
@@ -110,12 +133,16 @@ def make_wall(
     job_timeout_s: float = 30.0,
     **config: Any,
 ) -> WallRig:
-    """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified."""
-    row_bytes = 4096
-    rows = rows_of(memoryview(mmap.mmap(-1, num_cpu * row_bytes)), num_cpu, row_bytes)
+    """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified.
+
+    `tier`: a tier in memory; `fs`: arguments of a real one in files."""
+    region = SharedRegion.create(f"test_{os.getpid()}_{next(_NAMES)}", num_cpu, 2 * PAGE, num_workers)
+    rows = rows_of(region.buffer, num_cpu, region.row_bytes)
     kv_caches = [KVCaches.allocate(num_gpu, (PAGE, PAGE), [(0, 1)] * len(groups)) for _ in range(num_workers)]
     copies = make_workers(kv_caches, rows, CPU)
     tiers: tuple[SecondaryTierManager, ...] = () if tier is None else (tier(rows),)
+    if fs is not None:
+        tiers = (FileSystemTier(region=region, n_read_threads=2, n_write_threads=2, **fs),)
     manager: OffloadingManager = (
         TieringOffloadingManager(CPUPrimaryTierOffloadingManager(num_cpu, policy), tiers)
         if tiers
@@ -151,4 +178,4 @@ def make_wall(
         tiers=tiers,
         model=model,
     )
-    return WallRig(engine, copies, kv_caches, rows, model, tiers)
+    return WallRig(engine, copies, kv_caches, rows, model, tiers, region)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvlab.engine import WrongBytesError
 from tests.engine.rig import Group, check_nothing_held, drain, primary, spec, step_until
-from tests.wall.rig import MemoryTier, SlowTier, WallRig, make_wall
-
-
-@pytest.fixture
-def rigs() -> Iterator[Any]:
-    made: list[WallRig] = []
-
-    def make(*args: Any, **kwargs: Any) -> WallRig:
-        made.append(make_wall(*args, **kwargs))
-        return made[-1]
-
-    yield make
-    for rig in made:
-        rig.close()
+from tests.wall.rig import MemoryTier, WallRig
 
 
 @pytest.mark.parametrize("tier", [None, MemoryTier])
 @pytest.mark.parametrize("prefix_caching", [False, True])
 @pytest.mark.parametrize("num_cpu", [30, 80])
-def test_every_block_read_is_the_one_that_was_written(
-    rigs: Any, tier: Any, prefix_caching: bool, num_cpu: int
-) -> None:
+def test_every_block_read_is_the_one_that_was_written(rigs: Any, tier: Any, prefix_caching: bool, num_cpu: int) -> None:
     rig = rigs(tier=tier, prefix_caching=prefix_caching, num_cpu=num_cpu, samples=6)
     rig.engine.start()
     drain(rig.engine)
@@ -49,6 +34,60 @@ def test_promoted_blocks_are_loaded_and_verified(rigs: Any) -> None:
     stats = rig.engine.connector.manager.stats
     assert stats.promotions > 0 and stats.evictions > 0
     assert rig.engine.connector.stats.load_blocks > 0
+
+
+def test_blocks_that_went_through_files_are_loaded_and_verified(rigs: Any, tmp_path: Path) -> None:
+    rig = rigs(fs={"root_dir": tmp_path}, num_cpu=24, samples=8)
+    rig.engine.start()
+    drain(rig.engine, max_steps=20_000)
+    check_nothing_held(rig.engine)
+    (tier,) = rig.tiers
+    assert tier.stats.blocks_written > 0 and tier.stats.blocks_read > 0
+    assert rig.engine.connector.manager.stats.promotions > 0
+    assert not tier.problems
+
+
+def flip_a_bit_in_every_file(root: Path) -> None:
+    for path in root.rglob("*.bin"):
+        data = bytearray(path.read_bytes())
+        data[700] ^= 1
+        path.write_bytes(bytes(data))
+
+
+def fill_files(rigs: Any, root: Path, **fs: Any) -> None:
+    """A first engine leaves the prefixes' blocks on disk."""
+    rig = rigs(fs={"root_dir": root, **fs})
+    rig.engine.start()
+    drain(rig.engine, max_steps=20_000)
+
+
+def test_bits_flipped_on_disk_are_noticed(rigs: Any, tmp_path: Path) -> None:
+    fill_files(rigs, tmp_path)
+    flip_a_bit_in_every_file(tmp_path)
+    again = rigs(fs={"root_dir": tmp_path})
+    again.engine.start()
+    with pytest.raises(WrongBytesError):
+        drain(again.engine, max_steps=20_000)
+
+
+def test_with_checksums_flipped_bits_are_misses(rigs: Any, tmp_path: Path) -> None:
+    fill_files(rigs, tmp_path, checksum=True)
+    flip_a_bit_in_every_file(tmp_path)
+    again = rigs(fs={"root_dir": tmp_path, "checksum": True})
+    again.engine.start()
+    drain(again.engine, max_steps=20_000)
+    check_nothing_held(again.engine)
+    assert again.engine.stats.completed_requests == 8
+    assert any("checksum" in problem for problem in again.tiers[0].problems)
+
+
+def test_a_second_engine_finds_the_files_of_the_first(rigs: Any, tmp_path: Path) -> None:
+    fill_files(rigs, tmp_path)
+    again = rigs(fs={"root_dir": tmp_path})
+    again.engine.start()
+    drain(again.engine, max_steps=20_000)
+    assert again.tiers[0].stats.blocks_read > 0
+    assert again.engine.stats.cached_tokens > 0
 
 
 def test_bytes_and_seconds_of_copies_are_counted(rigs: Any) -> None:
@@ -110,21 +149,3 @@ def test_answers_offloaded_too_come_back_right(rigs: Any) -> None:
     rig.engine.start()
     drain(rig.engine)
     assert rig.engine.connector.stats.load_blocks > 0
-
-
-def test_everything_pinned_by_a_tier_that_does_not_end(rigs: Any) -> None:
-    """Stores and promotions are refused, requests recompute; when the tier goes on, all pins go."""
-    rig = rigs(tier=SlowTier, num_cpu=12, samples=6)
-    rig.engine.start()
-    engine = rig.engine
-    for _ in range(3000):
-        if not engine.requests:
-            break
-        engine.step()
-    assert not engine.requests, engine.who_holds_what()
-    assert engine.connector.stats.store_offers_refused > 0
-    assert primary(engine).num_pinned == 12
-    rig.tiers[0].hold = False
-    drain(engine)
-    check_nothing_held(engine)
-
