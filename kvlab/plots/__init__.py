@@ -10,10 +10,14 @@ from collections.abc import Callable
 
 import plotly.graph_objects as go
 
+from kvlab.plots.diagrams import state_diagram
+from kvlab.plots.flow import tier_flow
+from kvlab.plots.images import write_pngs
 from kvlab.plots.objects import bytes_stacked, measured_here, nanoseconds, profiler_toll, victim_seconds
 from kvlab.plots.orders import order_grid
 from kvlab.plots.over_time import block_states, ratio_by_length, token_rate, tokens_so_far, windowed_rate
 from kvlab.plots.scans import counted_work, guard_savings, inspected_by_pinned, who_pays
+from kvlab.plots.strip import cache_strip
 from kvlab.plots.style import (
     MAX_POINTS,
     POLICY_COLOURS,
@@ -27,18 +31,23 @@ from kvlab.plots.style import (
     thin,
 )
 from kvlab.plots.sweeps import (
+    CPU_BYTES,
     DISK_WRITE,
     GPU_RATE,
     ablation_bars,
     ablation_path,
     ablation_steps,
+    cache_size,
     disk_bandwidth,
     gpu_speed,
 )
+from kvlab.plots.tiers import capacity, tier_scale
+from kvlab.plots.timeline import step_timeline
 from kvlab.plots.work import blocks_inspected, scheduler_seconds, step_time
 from kvlab.results import Result, main_pair
 
 __all__ = [
+    "CPU_BYTES",
     "DISK_WRITE",
     "GPU_RATE",
     "MAX_POINTS",
@@ -53,6 +62,9 @@ __all__ = [
     "block_states",
     "blocks_inspected",
     "bytes_stacked",
+    "cache_size",
+    "cache_strip",
+    "capacity",
     "counted_work",
     "disk_bandwidth",
     "figures_for",
@@ -68,13 +80,18 @@ __all__ = [
     "provenance",
     "ratio_by_length",
     "scheduler_seconds",
+    "state_diagram",
     "step_time",
+    "step_timeline",
     "thin",
+    "tier_flow",
+    "tier_scale",
     "token_rate",
     "tokens_so_far",
     "victim_seconds",
     "who_pays",
     "windowed_rate",
+    "write_pngs",
 ]
 
 
@@ -82,7 +99,11 @@ def figures_for(result: Result, recorded: bool = False) -> dict[str, go.Figure]:
     """The figures that this result has the data for, by name, in reading order."""
     makers: dict[str, Callable[..., go.Figure]] = {}
     if result.kind == "sweep":
-        for name, make, setting in (("disk_bandwidth", disk_bandwidth, DISK_WRITE), ("gpu_speed", gpu_speed, GPU_RATE)):
+        for name, make, setting in (
+            ("cache_size", cache_size, CPU_BYTES),
+            ("disk_bandwidth", disk_bandwidth, DISK_WRITE),
+            ("gpu_speed", gpu_speed, GPU_RATE),
+        ):
             if any(setting in arm.settings for arm in result.arms):
                 makers[name] = make
     if result.kind == "ablation":

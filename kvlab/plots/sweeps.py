@@ -26,7 +26,9 @@ from kvlab.plots.style import (
 from kvlab.results import ArmResult, Result
 
 DISK_WRITE = "disk_write_bytes_per_s"
+CPU_BYTES = "cpu_bytes_to_use"
 GPU_RATE = "gpu_rate_tokens_per_s"
+_PUBLISHED_CPU_GIB = 400.0
 
 
 def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
@@ -39,7 +41,20 @@ def gpu_speed(result: Result, recorded: bool = False) -> go.Figure:
     return _rates_against(result, recorded, GPU_RATE, 1e3, "GPU rate", "thousand computed tokens/s")
 
 
-def _rates_against(result: Result, recorded: bool, setting: str, divisor: float, what: str, unit: str) -> go.Figure:
+def cache_size(result: Result, recorded: bool = False) -> go.Figure:
+    """Total tokens/s against the CPU tier's size, a line a policy; published rates as hollow points at 400 GiB."""
+    return _rates_against(result, recorded, CPU_BYTES, 2.0**30, "CPU tier", "GiB", published_at=_PUBLISHED_CPU_GIB)
+
+
+def _rates_against(
+    result: Result,
+    recorded: bool,
+    setting: str,
+    divisor: float,
+    what: str,
+    unit: str,
+    published_at: float | None = None,
+) -> go.Figure:
     figure = go.Figure()
     scale = result.scale_factor
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -62,7 +77,7 @@ def _rates_against(result: Result, recorded: bool, setting: str, divisor: float,
             marker={"size": 8},
         )
         label_end(figure, height, policy, colour)
-    left = _published_rates(figure, result, lines)
+    left = _published_rates(figure, result, lines, published_at)
     right = max((points[-1][0] for points in lines.values()), default=1.0) * 1.03
     ticks = [2.0**power for power in range(-4, 11)]
     figure.update_xaxes(
@@ -73,10 +88,8 @@ def _rates_against(result: Result, recorded: bool, setting: str, divisor: float,
         range=[math.log10(left), math.log10(right)],
     )
     figure.update_yaxes(title="total tokens/s at paper scale", rangemode="tozero")
-    caption = (
-        f"Hollow: published rates, placed at the left edge since their {what} was not published. "
-        f"Rates are divided by s. {provenance(result, recorded)}"
-    )
+    where = f", placed at the left edge since their {what} was not published" if published_at is None else ""
+    caption = f"Hollow: published rates{where}. Rates are divided by s. {provenance(result, recorded)}"
     return finish(figure, _sweep_title(lines, unit), caption)
 
 
@@ -154,15 +167,18 @@ def ablation_path(result: Result) -> list[tuple[str, ArmResult]]:
     return found
 
 
-def _published_rates(figure: go.Figure, result: Result, lines: dict[str, list[tuple[float, float]]]) -> float:
-    """Hollow points left of the lines; gives back the left edge of the axis."""
+def _published_rates(
+    figure: go.Figure, result: Result, lines: dict[str, list[tuple[float, float]]], published_at: float | None
+) -> float:
+    """Hollow points at `published_at`, None: left of the lines. Gives back the left edge of the axis."""
     left = min((points[0][0] for points in lines.values()), default=1.0) / 1.5
+    at = left if published_at is None else published_at
     for row in (result.published or {}).get("rows", []):
         colour = POLICY_COLOURS.get(row["policy"] or "", OTHER_COLOUR)
         marker = {"symbol": "circle-open", "size": 12, "color": colour, "line": {"width": 2}}
-        figure.add_scatter(x=[left], y=[row["total_tok_s"]], mode="markers", marker=marker, name="published")
+        figure.add_scatter(x=[at], y=[row["total_tok_s"]], mode="markers", marker=marker, name="published")
         # Annotations on a logarithmic axis are placed by the exponent.
-        where = {"x": math.log10(left), "xref": "x", "xshift": 4, "yshift": 16}
+        where = {"x": math.log10(at), "xref": "x", "xshift": 4, "yshift": 16}
         label_end(figure, row["total_tok_s"], f"published {row['tree']}", colour, **where)
     return left / 1.1
 
