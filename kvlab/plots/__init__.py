@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import plotly.graph_objects as go
 
-from kvlab.plots.diagrams import state_diagram
+from kvlab.plots.diagrams import course_map, state_diagram
 from kvlab.plots.flow import tier_flow
 from kvlab.plots.images import write_pngs
+from kvlab.plots.looks import calls_and_looks
 from kvlab.plots.objects import bytes_stacked, measured_here, nanoseconds, profiler_toll, victim_seconds
 from kvlab.plots.orders import order_grid
 from kvlab.plots.over_time import block_states, ratio_by_length, token_rate, tokens_so_far, windowed_rate
@@ -64,8 +65,10 @@ __all__ = [
     "bytes_stacked",
     "cache_size",
     "cache_strip",
+    "calls_and_looks",
     "capacity",
     "counted_work",
+    "course_map",
     "disk_bandwidth",
     "figures_for",
     "finish",

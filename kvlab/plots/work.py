@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -77,6 +78,8 @@ def blocks_inspected(result: Result, recorded: bool = False) -> go.Figure:
         arms = [arm for arm in pair if arm.evict_calls]
     decades = 1
     labels_at: dict[float, int] = {}
+    tops: dict[float, float] = {}
+    labels: list[tuple[float, dict[str, Any]]] = []
     for arm in arms:
         calls = arm.evict_calls
         bins: dict[int, int] = {}
@@ -93,9 +96,12 @@ def blocks_inspected(result: Result, recorded: bool = False) -> go.Figure:
         ink = {"color": policy_colour(arm), "size": 13}
         raised = 34 * labels_at.get(x[peak], 0)
         labels_at[x[peak]] = labels_at.get(x[peak], 0) + 1
-        place = {"x": x[peak], "y": y[peak], "yanchor": "bottom", "yshift": raised, "showarrow": False}
-        figure.add_annotation(text=text, font=ink, **place)
+        for middle, share in zip(x, y, strict=True):
+            tops[middle] = max(share, tops.get(middle, 0.0))
+        labels.append((x[peak], {"text": text, "font": ink, "yanchor": "bottom", "yshift": raised}))
         decades = max(decades, math.ceil(x[-1]))
+    for middle, label in labels:
+        figure.add_annotation(x=middle, y=tops[middle], showarrow=False, **label)
     ticks = list(range(decades + 1))
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(

@@ -51,9 +51,8 @@ def full_cache(
     manager.complete_store(keys, _CONTEXT)
     if shuffle_seed is not None:
         Random(shuffle_seed).shuffle(keys)
-        manager.touch(keys, _CONTEXT)
-    coldest = list(islice(manager.cache_policy.keys_cold_to_hot(), pinned))
-    manager.prepare_load(coldest, _CONTEXT)
+        manager.touch(keys[::-1], _CONTEXT)  # a touch leaves the first key hottest
+    manager.prepare_load(keys[:pinned], _CONTEXT)
     return manager
 
 

@@ -9,11 +9,13 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from kvlab.base import OffloadKey, ReqContext
+from kvlab.block_status import BlockStatus
 from kvlab.manager import CPUOffloadingManager
 from kvlab.policies import CachePolicy
 from kvlab.profiling.states import full_cache, numbered_keys, storing
@@ -24,7 +26,8 @@ _CONTEXT = ReqContext("measurement")
 @dataclass(frozen=True, slots=True)
 class EvictionWork:
     """Counted work of storing one block into a full cache of `num_blocks`, the `pinned` coldest of them pinned.
-    `inspected`: blocks looked at; `upkeep`: changes to a list of evictable blocks. Means over a few stores."""
+    `inspected`: records whose `ref_cnt` was read by `evict`, or the policy's own count, or the victims, whichever is
+    most; `upkeep`: changes to a list of evictable blocks. Means over a few stores."""
 
     policy: str
     num_blocks: int
@@ -49,12 +52,53 @@ def eviction_work(
 
 
 def _measure(policy: str | type[CachePolicy], num_blocks: int, pinned: int, stores: int) -> EvictionWork:
-    manager = full_cache(num_blocks, policy, pinned=pinned)
+    reads = _Reads()
+    manager = full_cache(num_blocks, policy, pinned=pinned, block_status=partial(_CountingRecord, reads))
     changes = count_upkeep(manager)
     store_one = storing(manager)
-    inspected = sum(store_one() for _ in range(stores))
+    evict = manager.cache_policy.evict
+    read_by_evict = 0
+
+    def counted_evict(n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        nonlocal read_by_evict
+        before = reads.count
+        victims = evict(n, protected)
+        read_by_evict += reads.count - before
+        return victims
+
+    manager.cache_policy.evict = counted_evict  # type: ignore[method-assign]
+    counted_by_policy = sum(store_one() for _ in range(stores))
+    inspected = max(counted_by_policy, read_by_evict, stores)
     name = policy if isinstance(policy, str) else policy.__name__
     return EvictionWork(name, num_blocks, pinned, inspected / stores, changes() / stores)
+
+
+class _Reads:
+    count = 0
+
+
+class _CountingRecord:
+    """A record that counts the reads of its `ref_cnt`: a policy of one's own need not count what it looks at."""
+
+    __slots__ = ("_reads", "_ref_cnt", "block_id")
+
+    def __init__(self, reads: _Reads, block_id: int) -> None:
+        self._reads = reads
+        self._ref_cnt = -1
+        self.block_id = block_id
+
+    @property
+    def ref_cnt(self) -> int:
+        self._reads.count += 1
+        return self._ref_cnt
+
+    @ref_cnt.setter
+    def ref_cnt(self, value: int) -> None:
+        self._ref_cnt = value
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ref_cnt >= 0
 
 
 def count_upkeep(manager: CPUOffloadingManager) -> Callable[[], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvlab.plots import (
     POLICY_COLOURS,
     bytes_stacked,
+    calls_and_looks,
     counted_work,
     guard_savings,
     inspected_by_pinned,
@@ -125,3 +126,15 @@ def test_the_grid_rings_the_next_victim_and_sets_outsiders_apart() -> None:
     dotted = [shape for shape in figure.layout.shapes if shape.line.dash == "dot"]
     assert len(dotted) == 2 + 1, "both while being written, then the pinned one"
     assert title(figure) == "After 3 calls both would evict 2"
+
+
+def test_few_calls_can_make_most_of_the_work() -> None:
+    figure = calls_and_looks({1: 90, 10: 6, 4_000: 4}, SCAN)
+    assert title(figure) == (
+        "full_scan_lru: the 4 % of the evict calls that look at more than 100 blocks make 99.1 % of the work"
+    )
+    calls, looks = figure.data
+    assert list(calls.x) == ["at most 1", "2 to 10", "11 to 100", "101 to 1,000", "1,001 to 10,000"]
+    assert list(calls.y) == [90, 6, 0, 0, 4]
+    assert sum(looks.y) == 100
+    assert title(calls_and_looks({}, SCAN)) == "No block was evicted"

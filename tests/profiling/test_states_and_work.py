@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
+from kvlab.base import OffloadKey
+from kvlab.block_status import BlockStatus
 from kvlab.manager import CPUOffloadingManager
-from kvlab.policies import available_policies
+from kvlab.policies import EvictableListLRUCachePolicy, FullScanLRUCachePolicy, available_policies
 from kvlab.profiling import count_upkeep, eviction_work, full_cache, guard_cases, one_step, storing
 from tests.helpers import CTX, store_and_complete, to_keys
 
@@ -108,3 +112,29 @@ def test_several_blocks_in_one_call_are_one_walk() -> None:
     manager = full_cache(100, SCAN, pinned=80)
     assert storing(manager, blocks=5)() == 85
     assert manager.stats.evict_calls == 1
+
+
+class UncountedList(EvictableListLRUCachePolicy):
+    """As a learner writes it: nothing is added to `blocks_inspected`."""
+
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        victims = [key for key in self.evictable_blocks if key not in protected][:n]
+        if len(victims) < n:
+            return None
+        for key in victims:
+            del self.evictable_blocks[key]
+        return [(key, self.blocks.pop(key)) for key in victims]
+
+
+class UncountedScan(FullScanLRUCachePolicy):
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        idle = [(key, block) for key, block in self.blocks.items() if block.ref_cnt == 0 and key not in protected]
+        for key, _ in idle[:n]:
+            del self.blocks[key]
+        return idle[:n] if len(idle) >= n else None
+
+
+def test_ones_own_policy_is_counted_though_it_does_not_count_itself() -> None:
+    listed, scan = eviction_work((UncountedList, UncountedScan), (90,), num_blocks=100)
+    assert (listed.policy, listed.inspected, listed.upkeep) == ("UncountedList", 1, 1)
+    assert (scan.policy, scan.inspected, scan.upkeep) == ("UncountedScan", 100, 0)
