@@ -1,10 +1,10 @@
-"""The states of a block, and what moves it from one to the next."""
+"""Drawn by hand: the states of a block and what moves it between them, and the map of the notebooks."""
 
 from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from kvlab.plots.style import INK, STATE_COLOURS, finish
+from kvlab.plots.style import INK, STATE_COLOURS, TIER_COLOURS, finish
 
 _NODES = {
     "not there": (0.0, 0.0, "#FFFFFF", "no slot"),
@@ -92,3 +92,46 @@ _ARROW = {
     "arrowwidth": 1.8,
     "arrowcolor": INK,
 }
+
+
+def course_map() -> go.Figure:
+    """Where each notebook looks: the way of a block from the GPU down and back, with notebook numbers on it."""
+    figure = go.Figure()
+    boxes = (("GPU", 0.0, 0.23), ("CPU tier", 1.0, 0.36), ("NVMe", 2.0, 0.23))
+    for name, x, half in boxes:
+        colour = TIER_COLOURS[name.split()[0]]
+        figure.add_shape(type="rect", x0=x - half, x1=x + half, y0=-0.5, y1=0.5, fillcolor=colour, line={"width": 0})
+        ink = {"size": 16, "color": "#FFFFFF" if name == "GPU" else "#111827"}
+        figure.add_annotation(x=x, y=0.36, text=f"<b>{name}</b>", font=ink, showarrow=False)
+    for begin, end, y in ((0.25, 0.62, 0.18), (1.38, 1.75, 0.18), (0.62, 0.25, -0.22), (1.75, 1.38, -0.22)):
+        figure.add_annotation(x=end, y=y, ax=begin, ay=y, **_ARROW)
+    inside = {"size": 13, "color": "#111827"}
+    looks = (
+        "<b>02</b> a block's states",
+        "<b>03</b> the full scan",
+        "<b>04</b> the evictable list",
+        "<b>05</b> the record",
+    )
+    figure.add_annotation(x=1.0, y=-0.1, text="<br>".join(looks), font=inside, showarrow=False, align="left")
+    white = {**inside, "color": "#FFFFFF"}
+    figure.add_annotation(x=0.0, y=-0.1, text="<b>08</b> real<br>copies", font=white, showarrow=False)
+    for x, y, text in (
+        (0.435, 0.3, "<b>01</b> what it weighs"),
+        (1.565, 0.3, "<b>06</b> down to disk"),
+        (1.565, -0.35, "<b>06</b> and back"),
+        (0.0, -0.66, "<b>07</b> all of it together: from microseconds to tokens/s"),
+    ):
+        anchor = "left" if x == 0.0 else "center"
+        place = {"x": x - 0.23 if x == 0.0 else x, "xanchor": anchor}
+        figure.add_annotation(y=y, text=text, font={"size": 14}, showarrow=False, **place)
+    figure.update_xaxes(visible=False, range=[-0.26, 2.26])
+    figure.update_yaxes(visible=False, range=[-0.78, 0.55])
+    return finish(
+        figure,
+        "The way of a KV block, and which notebook looks at it",
+        "A map, nothing measured.",
+        plot_height=290,
+        left=14,
+        right=14,
+        ticks_depth=-44,
+    )

@@ -16,7 +16,6 @@ import plotly.graph_objects as go
 import plotly.io
 
 SCALE = 1.5
-# Enough for every colour of the style and the shades that smooth its letters.
 _COLOURS = 128
 
 
@@ -43,8 +42,13 @@ def write_pngs(figures: Sequence[go.Figure | dict[str, Any]], files: Sequence[Pa
 
 
 def _use_palette(file: Path) -> None:
+    """The commonest colours exactly, the rest (shades at the edges of letters) as the nearest of them."""
     from PIL import Image
 
     with Image.open(file) as picture:
-        small = picture.convert("RGB").quantize(_COLOURS)
-    small.save(file, optimize=True)
+        full = picture.convert("RGB")
+    counted = full.getcolors(maxcolors=full.width * full.height) or []
+    commonest = [colour for _, colour in sorted(counted, reverse=True)[:_COLOURS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in commonest for part in colour])  # type: ignore[union-attr]
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
