@@ -224,6 +224,9 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         if stored and self.events is not None:
             self.events.append(OffloadingEvent(stored, self.medium, removed=False))
 
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self.cache_policy.on_request_finished(req_context)
+
     def take_events(self) -> list[OffloadingEvent]:
         """Events since the last call, in order of occurrence. Always empty without `enable_events`."""
         taken = self.events or []

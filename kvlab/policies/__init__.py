@@ -2,6 +2,7 @@
 
 from kvlab.policies.arc import ARCCachePolicy
 from kvlab.policies.base import CachePolicy
+from kvlab.policies.evictable_list_arc import EvictableListARCCachePolicy
 from kvlab.policies.evictable_list_lru import EvictableListLRUCachePolicy
 from kvlab.policies.full_scan_lru import FullScanLRUCachePolicy
 from kvlab.policies.heap_lru import HeapLRUCachePolicy
@@ -11,6 +12,7 @@ from kvlab.policies.registry import available_policies, get_policy_class, regist
 __all__ = [
     "ARCCachePolicy",
     "CachePolicy",
+    "EvictableListARCCachePolicy",
     "EvictableListLRUCachePolicy",
     "FullScanLRUCachePolicy",
     "HeapLRUCachePolicy",

@@ -1,7 +1,8 @@
 """What a cache policy must do: know which blocks are resident, and choose which go.
 
 Mirrors `vllm/v1/kv_offload/cpu/policies/base.py` of release 0.24, with the request context of 0.26 (`touch`) and 0.33
-(`insert`) as an optional last argument. Left out: the hooks of 0.31+ that commit recency once per request. Added for
+(`insert`) as an optional last argument. Of the hooks of 0.31+ that account once per request there is only
+`on_request_finished`, without the lists of keys that vLLM's manager gathers: a policy sees them itself. Added for
 study: `blocks_inspected`, `__len__`, `resident_blocks`, `keys_cold_to_hot`.
 
 Notes:
@@ -67,6 +68,9 @@ class CachePolicy(ABC):
 
     def mark_non_evictable(self, key: OffloadKey) -> None:  # noqa: B027
         """The block's count is about to leave 0."""
+
+    def on_request_finished(self, req_context: ReqContext) -> None:  # noqa: B027
+        """Nothing more comes from this request. For policies that account once per request."""
 
     # For study. A policy works without them; tables of blocks need the first, pictures of the order the second.
 

@@ -34,15 +34,15 @@ class LogicalRecencyLRUCachePolicy(RecencyList, CachePolicy):
         RecencyList.__init__(self)
 
     def insert(self, key: OffloadKey, block: BlockStatus, req_context: ReqContext | None = None) -> None:
-        self.append(key, block)
+        self[key] = block
 
     def remove(self, key: OffloadKey) -> None:
         """KeyError if the key is not resident."""
-        self.pop(key)
+        del self[key]
 
     def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext | None = None) -> None:
         """Moves any resident block, pinned or being written as well."""
-        self.move_to_end(reversed(list(keys)))
+        self.move_all_to_end(reversed(list(keys)))
 
     def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if n == 0:
@@ -54,7 +54,7 @@ class LogicalRecencyLRUCachePolicy(RecencyList, CachePolicy):
         return self.pop_all(keys)
 
     def resident_blocks(self) -> Iterable[tuple[OffloadKey, BlockStatus]]:
-        return self.blocks.items()
+        return self.items()
 
     def keys_cold_to_hot(self) -> Iterator[OffloadKey]:
         """Idle keys only."""

@@ -24,7 +24,7 @@ Notes:
   all pins since the last); one flat byte array (each search up to 5 us behind 200,000 pins).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, ItemsView, Iterable, Iterator
 from itertools import compress
 
 from kvlab.base import OffloadKey
@@ -40,7 +40,7 @@ _FEW = 8
 
 
 class RecencyList:
-    """Blocks by key, coldest first when iterated. Idle ones (`mark_evictable`) can be asked for separately."""
+    """Blocks by key, used like an ordered map; iterated coldest first. Of the idle ones it is told by the two hooks."""
 
     def __init__(self) -> None:
         self.blocks: dict[OffloadKey, BlockStatus] = {}
@@ -53,7 +53,10 @@ class RecencyList:
     def get(self, key: OffloadKey) -> BlockStatus | None:
         return self.blocks.get(key)
 
-    def append(self, key: OffloadKey, block: BlockStatus) -> None:
+    def __getitem__(self, key: OffloadKey) -> BlockStatus:
+        return self.blocks[key]
+
+    def __setitem__(self, key: OffloadKey, block: BlockStatus) -> None:
         """Add a block that is not there at the hot end; idle if its count is 0."""
         position = len(self._order)
         self.blocks[key] = block
@@ -65,12 +68,16 @@ class RecencyList:
         if block.ref_cnt == 0:
             self.mark_evictable(key)
 
-    def pop(self, key: OffloadKey) -> BlockStatus:
-        """KeyError if it is not there."""
-        block = self.blocks.pop(key)
+    def __delitem__(self, key: OffloadKey) -> None:
+        del self.blocks[key]
         position = self._at.pop(key)
         self._order[position] = None
         self._idle[position] = 0
+
+    def pop(self, key: OffloadKey) -> BlockStatus:
+        """Take a block out. KeyError if it is not there."""
+        block = self.blocks[key]
+        del self[key]
         return block
 
     def pop_all(self, keys: Iterable[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]]:
@@ -84,7 +91,10 @@ class RecencyList:
             idle[position] = 0
         return popped
 
-    def move_to_end(self, keys: Iterable[OffloadKey]) -> None:
+    def move_to_end(self, key: OffloadKey) -> None:
+        self.move_all_to_end((key,))
+
+    def move_all_to_end(self, keys: Iterable[OffloadKey]) -> None:
         """Make blocks the hottest, one after the other, whatever their count. Unknown keys are ignored."""
         at, order, idle = self._at, self._order, self._idle
         start = len(order)
@@ -153,6 +163,10 @@ class RecencyList:
                 yield self._order[position]  # type: ignore[misc]
                 position = self._idle.find(1, position + 1, end)
             chunk = self._maybe.find(1, chunk + 1)
+
+    def items(self) -> ItemsView[OffloadKey, BlockStatus]:
+        """In no promised order."""
+        return self.blocks.items()
 
     def clear(self) -> None:
         RecencyList.__init__(self)

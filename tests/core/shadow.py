@@ -7,7 +7,12 @@ from typing import Any
 
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus
-from kvlab.policies import CachePolicy
+from kvlab.policies import ARCCachePolicy, CachePolicy
+
+
+def arc_state(policy: ARCCachePolicy) -> tuple[object, ...]:
+    """Both lists with pinned blocks, both ghost lists, and the target."""
+    return list(policy.t1), list(policy.t2), list(policy.b1), list(policy.b2), policy.target_t1_size
 
 
 class ShadowPolicy(CachePolicy):
@@ -65,8 +70,14 @@ class ShadowPolicy(CachePolicy):
         assert len(self.subject) == len(self.oracle)
         return self.subject.resident_blocks()
 
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self.subject.on_request_finished(req_context)
+        self.oracle.on_request_finished(req_context)
+
     def keys_cold_to_hot(self) -> Iterator[OffloadKey]:
-        """The idle ones of both must be in the same order."""
+        """The idle ones of both must be in the same order, and so must ARC's ghosts and target."""
+        if isinstance(self.subject, ARCCachePolicy) and isinstance(self.oracle, ARCCachePolicy):
+            assert arc_state(self.subject) == arc_state(self.oracle)
         shown, expected = ([key for key in policy.keys_cold_to_hot() if self._idle(key)] for policy in self.both)
         assert shown == expected
         return iter(shown)

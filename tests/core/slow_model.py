@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SlowOrder:
-    """Which blocks may go, coldest first. `kind`: scan (logical and heap are the same), list, arc, arc_0_29."""
+    """Which blocks may go, coldest first. `kind`: scan (as logical and heap), list, arc (as arc_list), arc_0_29."""
 
     kind: str
     capacity: int
@@ -69,7 +69,7 @@ class SlowOrder:
                 victims.append(in_t1[0])
             elif in_t2:
                 victims.append(in_t2[0])
-            elif in_t1 and self.kind == "arc":
+            elif in_t1 and self.kind != "arc_0_29":
                 victims.append(in_t1[0])
             else:
                 return None

@@ -21,6 +21,7 @@ POLICIES = {
     "heap": ("heap_lru", {}),
     "arc": ("arc", {}),
     "arc_0_29": ("arc", {"t1_fallback": False}),
+    "arc_list": ("evictable_list_arc", {}),
 }
 
 numbers = st.integers(0, 9)

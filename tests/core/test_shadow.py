@@ -21,7 +21,9 @@ from hypothesis.stateful import (
 
 from kvlab.block_status import SlotsBlockStatus
 from kvlab.policies import (
+    ARCCachePolicy,
     CachePolicy,
+    EvictableListARCCachePolicy,
     EvictableListLRUCachePolicy,
     FullScanLRUCachePolicy,
     HeapLRUCachePolicy,
@@ -37,6 +39,8 @@ from tests.tiering.test_tiering_machine import TieringMachine
 PAIRS: dict[str, dict[str, Any]] = {
     "logical": {"subject": LogicalRecencyLRUCachePolicy, "oracle": FullScanLRUCachePolicy},
     "heap": {"subject": HeapLRUCachePolicy, "oracle": FullScanLRUCachePolicy},
+    "arc": {"subject": EvictableListARCCachePolicy, "oracle": ARCCachePolicy},
+    "arc up to 0.29": {"subject": EvictableListARCCachePolicy, "oracle": ARCCachePolicy, "t1_fallback": False},
 }
 numbers = st.integers(0, 11)
 batch = st.lists(numbers, max_size=6)  # may name a key twice, or one that is not there
