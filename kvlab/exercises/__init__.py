@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 NAMES = (
+    "kv-bytes",
+    "num-blocks",
+    "ref-cnt-table",
+    "complete-load",
     "worst-state",
     "guard",
     "evictable-list",
