@@ -10,26 +10,36 @@ Notes:
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from kvlab.base import ManagerStats
 from kvlab.block_pool import BlockPool
-from kvlab.connector import CompletionOrder, OffloadingConnector
+from kvlab.connector import CompletionOrder, ConnectorStats, OffloadingConnector
 from kvlab.engine import (
+    Clock,
     CountedScheduler,
     Engine,
     EngineConfig,
     MeasuredScheduler,
+    Scheduler,
     SchedulerCosts,
+    StepModel,
     VirtualClock,
     VirtualWorkers,
+    Workers,
 )
 from kvlab.experiment.recorder import Recorder
 from kvlab.results import ArmResult
 from kvlab.tiering import CPUPrimaryTierOffloadingManager, TieringOffloadingManager, VirtualTier
+from kvlab.tiering.base import SecondaryTierManager
 from kvlab.workload import RequestSource, Workload, WorkloadSpec
+
+if TYPE_CHECKING:
+    from kvlab.experiment.wall import WallSpec
 
 SchedulerClock = Literal["measured", "counted"]
 
@@ -55,7 +65,8 @@ class TierSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArmSpec:
-    """Sizes in blocks, tokens and bytes, rates a second, times in virtual seconds; all at the run's own scale."""
+    """Sizes in blocks, tokens and bytes, rates a second, times in virtual seconds; all at the run's own scale. `wall`: run
+    on the wall clock with real bytes instead."""
 
     name: str
     policy: str
@@ -78,15 +89,21 @@ class ArmSpec:
     scheduler_clock: SchedulerClock
     scheduler_costs: SchedulerCosts | None
     samples: int = 800
+    wall: WallSpec | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, for a Result's config."""
-        return asdict(self)
+        """Plain JSON data, for a Result's config; without folders of this machine."""
+        data = asdict(self)
+        if data["wall"] is None:
+            del data["wall"]
+        else:
+            del data["wall"]["root_dir"]
+        return data
 
 
 def build_engine(spec: ArmSpec) -> tuple[Engine, TieringOffloadingManager]:
-    """Everything of one arm, ready to `start`."""
+    """Everything of one arm on the virtual clock, ready to `start`."""
     clock = VirtualClock()
     tiers = tuple(
         VirtualTier(
@@ -99,6 +116,33 @@ def build_engine(spec: ArmSpec) -> tuple[Engine, TieringOffloadingManager]:
         )
         for tier in spec.tiers
     )
+    workers = VirtualWorkers(
+        num_workers=spec.world_size,
+        block_bytes=spec.block_bytes,
+        gpu_to_cpu_bandwidth=spec.gpu_to_cpu_bandwidth,
+        cpu_to_gpu_bandwidth=spec.cpu_to_gpu_bandwidth,
+    )
+
+    def scheduler(stats: ManagerStats, connector: ConnectorStats) -> Scheduler:
+        if spec.scheduler_clock == "measured":
+            return MeasuredScheduler(clock)
+        if spec.scheduler_costs is None:
+            raise ValueError("scheduler_clock 'counted' needs scheduler_costs")
+        return CountedScheduler(clock, spec.scheduler_costs, stats, connector)
+
+    return assemble(spec, clock=clock, scheduler=scheduler, workers=workers, tiers=tiers)
+
+
+def assemble(
+    spec: ArmSpec,
+    *,
+    clock: Clock,
+    scheduler: Callable[[ManagerStats, ConnectorStats], Scheduler],
+    workers: Workers,
+    tiers: tuple[SecondaryTierManager, ...],
+    model: StepModel | None = None,
+) -> tuple[Engine, TieringOffloadingManager]:
+    """Manager, connector, block pool and engine, the same on either clock."""
     primary = CPUPrimaryTierOffloadingManager(
         spec.num_cpu_blocks, spec.policy, guard=spec.guard, block_status=spec.block_status, time_calls="evict"
     )
@@ -112,13 +156,6 @@ def build_engine(spec: ArmSpec) -> tuple[Engine, TieringOffloadingManager]:
         enable_prefix_caching=spec.enable_prefix_caching,
         make_keys=lambda req, num_groups: req.offload_keys(num_groups),  # type: ignore[attr-defined]
     )
-    scheduler: MeasuredScheduler | CountedScheduler
-    if spec.scheduler_clock == "measured":
-        scheduler = MeasuredScheduler(clock)
-    else:
-        if spec.scheduler_costs is None:
-            raise ValueError("scheduler_clock 'counted' needs scheduler_costs")
-        scheduler = CountedScheduler(clock, spec.scheduler_costs, manager.stats, connector.stats)
     engine = Engine(
         config=spec.engine,
         connector=connector,
@@ -129,18 +166,23 @@ def build_engine(spec: ArmSpec) -> tuple[Engine, TieringOffloadingManager]:
             max_num_batched_tokens=spec.engine.max_num_batched_tokens,
             max_model_len=spec.max_model_len,
         ),
-        workers=VirtualWorkers(
-            num_workers=spec.world_size,
-            block_bytes=spec.block_bytes,
-            gpu_to_cpu_bandwidth=spec.gpu_to_cpu_bandwidth,
-            cpu_to_gpu_bandwidth=spec.cpu_to_gpu_bandwidth,
-        ),
+        workers=workers,
         clock=clock,
-        scheduler=scheduler,
+        scheduler=scheduler(manager.stats, connector.stats),
         source=RequestSource(Workload(spec.workload, spec.groups[0].block_size_tokens)),
         tiers=tiers,
+        model=model,
     )
     return engine, manager
+
+
+@contextmanager
+def _virtual_arm(spec: ArmSpec) -> Iterator[tuple[Engine, TieringOffloadingManager, Callable[[], dict[str, int]]]]:
+    engine, manager = build_engine(spec)
+    try:
+        yield engine, manager, dict
+    finally:
+        manager.shutdown()
 
 
 def run_arm(
@@ -148,22 +190,27 @@ def run_arm(
     progress: Callable[[float, float], None] = lambda seconds, tokens: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> ArmResult:
-    """Run to `workload.max_seconds` virtual seconds. `progress(virtual seconds, tokens so far)` is called every step;
-    once `should_stop()` is True the run ends after the step and the result is marked partial."""
-    engine, manager = build_engine(spec)
-    recorder = Recorder(engine, manager, spec.workload.max_seconds / spec.samples)
+    """Run to `workload.max_seconds` seconds of its clock. `progress(seconds, tokens so far)` is called every step; once
+    `should_stop()` is True the run ends after the step and the result is marked partial."""
+    if spec.wall is None:
+        arm = _virtual_arm(spec)
+    else:
+        from kvlab.experiment.wall_arm import wall_arm
 
-    def after_step() -> None:
-        recorder.after_step()
-        progress(engine.clock.now, engine.stats.input_tokens + engine.stats.output_tokens)
+        arm = wall_arm(spec)
+    with arm as (engine, manager, moved):
+        recorder = Recorder(engine, manager, spec.workload.max_seconds / spec.samples)
 
-    gc.collect()
-    gc.freeze()
-    started = perf_counter()
-    try:
-        engine.start()
-        complete = engine.run(spec.workload.max_seconds, should_stop, after_step)
-    finally:
-        gc.unfreeze()
-        manager.shutdown()
-    return recorder.result(spec, perf_counter() - started, partial=not complete)
+        def after_step() -> None:
+            recorder.after_step()
+            progress(engine.clock.now, engine.stats.input_tokens + engine.stats.output_tokens)
+
+        gc.collect()
+        gc.freeze()
+        started = perf_counter()
+        try:
+            engine.start()
+            complete = engine.run(spec.workload.max_seconds, should_stop, after_step)
+        finally:
+            gc.unfreeze()
+        return recorder.result(spec, perf_counter() - started, partial=not complete, moved=moved())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kvlab.engine import CountedScheduler, Engine
 from kvlab.results import SERIES, ArmResult
-from kvlab.tiering import TieringOffloadingManager, VirtualTier
+from kvlab.tiering import SecondaryTierManager, TieringOffloadingManager, VirtualTier
+from kvlab.tiering.fs import FileSystemTier
 
 if TYPE_CHECKING:
     from kvlab.experiment.arm import ArmSpec
@@ -51,7 +53,7 @@ class Recorder:
 
     def _values(self) -> dict[str, float]:
         engine, stats, primary = self._engine, self._manager.stats, self._manager.primary_tier
-        tiers = [tier for tier in engine.tiers if isinstance(tier, VirtualTier)]
+        queued = [_queued(tier) for tier in engine.tiers]
         return {
             "t_s": engine.clock.now,
             "total_tokens": engine.stats.input_tokens + engine.stats.output_tokens,
@@ -62,8 +64,8 @@ class Recorder:
             "free": primary.num_free_blocks,
             "running": len(engine.running),
             "waiting": len(engine.requests) - len(engine.running),
-            "queued_write_blocks": sum(tier.queued_write_blocks for tier in tiers),
-            "queued_read_blocks": sum(tier.queued_read_blocks for tier in tiers),
+            "queued_write_blocks": sum(writes for _, writes in queued),
+            "queued_read_blocks": sum(reads for reads, _ in queued),
             "evictions": stats.evictions,
             "blocks_inspected": stats.blocks_inspected,
             "steps": engine.stats.steps,
@@ -73,7 +75,10 @@ class Recorder:
             "store_blocks": engine.connector.stats.store_blocks,
         }
 
-    def result(self, spec: ArmSpec, wall_s: float, *, partial: bool) -> ArmResult:
+    def result(
+        self, spec: ArmSpec, wall_s: float, *, partial: bool, moved: Mapping[str, int] | None = None
+    ) -> ArmResult:
+        """`moved`: counts of real copies, to stand beside the others."""
         engine = self._engine
         if not self.series["t_s"] or self.series["t_s"][-1] < engine.clock.now:
             self._sample()
@@ -96,7 +101,7 @@ class Recorder:
             },
             completed_requests=stats.completed_requests,
             started_requests=stats.started_requests,
-            counts=self._counts(),
+            counts={**self._counts(), **(moved or {})},
             seconds=self._seconds(),
             step_seconds={
                 "scheduler": engine.scheduler.seconds,
@@ -118,9 +123,13 @@ class Recorder:
         sources = (asdict(self._manager.stats), asdict(engine.connector.stats), asdict(engine.stats))
         for source in sources:
             counts.update({k: v for k, v in source.items() if isinstance(v, int)})
-        for i, tier in enumerate(t for t in engine.tiers if isinstance(t, VirtualTier)):
-            counts[f"tier{i}_bytes_written"] = int(tier.bytes_written)
-            counts[f"tier{i}_bytes_read"] = int(tier.bytes_read)
+        for i, tier in enumerate(engine.tiers):
+            if isinstance(tier, VirtualTier):
+                counts[f"tier{i}_bytes_written"] = int(tier.bytes_written)
+                counts[f"tier{i}_bytes_read"] = int(tier.bytes_read)
+            elif isinstance(tier, FileSystemTier):
+                found = asdict(tier.stats)
+                counts.update({f"tier{i}_{k}": v for k, v in found.items() if isinstance(v, int)})
         return counts
 
     def _seconds(self) -> dict[str, float]:
@@ -133,3 +142,10 @@ class Recorder:
         by_kind["other"] = max(0.0, scheduler.seconds - sum(by_kind.values()))
         by_kind["evict"] = self._manager.stats.seconds.get("evict", 0.0)
         return by_kind
+
+
+def _queued(tier: SecondaryTierManager) -> tuple[int, int]:
+    """Blocks that wait to be read and to be written."""
+    if isinstance(tier, VirtualTier):
+        return tier.queued_read_blocks, tier.queued_write_blocks
+    return tier.queued if isinstance(tier, FileSystemTier) else (0, 0)

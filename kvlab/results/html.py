@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from kvlab.results.compare import common_stretch_ratio, main_pair, published_ratios, ratio
 from kvlab.results.model import Result
@@ -25,7 +26,12 @@ def ratio_lines(result: Result) -> list[str]:
 
 def assumed_lines(result: Result) -> list[str]:
     """A line for each value that the pull request did not publish, at paper scale, with its unit and source."""
-    return [f"{a['name']} = {a['value']:,g} {a['unit']}: {a['source']}" for a in result.config.get("assumed", [])]
+    rows = result.config.get("assumed", [])
+    return [f"{row['name']} = {_figure(row['value'])} {row['unit']}: {row['source']}" for row in rows]
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,.6g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def result_html(result: Result) -> str:
