@@ -85,7 +85,9 @@ class BlockFiles:
                 views.append(page)
             written = os.pwritev(fd, views, 0)
             if written != self.file_bytes:
-                raise OSError(errno.EIO, f"short write: {written:,} of {self.file_bytes:,} bytes")
+                disk = os.fstatvfs(fd)
+                room = f"{disk.f_bavail * disk.f_frsize:,} bytes free on the disk"
+                raise OSError(errno.EIO, f"short write: {written:,} of {self.file_bytes:,} bytes, {room}")
             if not may_publish():
                 raise Abandoned(path)
             os.rename(temporary, path)
