@@ -13,6 +13,7 @@ from kvlab.results import (
     CALL_KINDS,
     ArmResult,
     Result,
+    assumed_rows,
     derived_table,
     guidellm_table,
     machine_line,
@@ -48,17 +49,10 @@ def render_report(result: Result) -> str:
         machine=machine_line(result),
         figures=rendered,
         arms=[_arm_rows(arm) for arm in result.arms],
-        assumed=[_assumed_row(row) for row in result.config.get("assumed", [])],
+        assumed=assumed_rows(result),
         settings=json.dumps(result.config.get("at_this_scale", result.config), indent=2),
         environment=result.environment,
     )
-
-
-def _assumed_row(row: dict[str, Any]) -> dict[str, str]:
-    value = row.get("value", "")
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    text = f"{value:,.6g}" if number else str(value)
-    return {"value": text, **{key: str(row.get(key, "")) for key in ("name", "unit", "source")}}
 
 
 def _arm_rows(arm: ArmResult) -> dict[str, Any]:

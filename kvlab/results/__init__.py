@@ -17,7 +17,7 @@ from kvlab.results.compare import (
 )
 from kvlab.results.environment import collect_environment, utc_now
 from kvlab.results.files import load_result, result_from_json, result_to_json, save_result, write_atomic
-from kvlab.results.html import assumed_lines, ratio_lines
+from kvlab.results.html import assumed_lines, assumed_rows, ratio_lines
 from kvlab.results.model import (
     CALL_KINDS,
     KINDS,
@@ -48,6 +48,7 @@ __all__ = [
     "ResultError",
     "Table",
     "assumed_lines",
+    "assumed_rows",
     "collect_environment",
     "common_stretch_ratio",
     "cumulative_ratio",

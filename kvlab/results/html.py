@@ -24,10 +24,16 @@ def ratio_lines(result: Result) -> list[str]:
     return lines
 
 
-def assumed_lines(result: Result) -> list[str]:
-    """A line for each value that the pull request did not publish, at paper scale, with its unit and source."""
+def assumed_rows(result: Result) -> list[dict[str, str]]:
+    """name, value, unit and source of each value that the pull request did not publish, at paper scale, as text."""
     rows = result.config.get("assumed", [])
-    return [f"{row['name']} = {_figure(row['value'])} {row['unit']}: {row['source']}" for row in rows]
+    texts = ("name", "unit", "source")
+    return [{"value": _figure(row.get("value", "")), **{key: str(row.get(key, "")) for key in texts}} for row in rows]
+
+
+def assumed_lines(result: Result) -> list[str]:
+    """`assumed_rows`, a line each."""
+    return [f"{row['name']} = {row['value']} {row['unit']}: {row['source']}" for row in assumed_rows(result)]
 
 
 def _figure(value: Any) -> str:
