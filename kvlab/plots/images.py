@@ -16,7 +16,6 @@ import plotly.graph_objects as go
 import plotly.io
 
 SCALE = 1.5
-_COLOURS = 128
 
 
 def write_pngs(figures: Sequence[go.Figure | dict[str, Any]], files: Sequence[Path], scale: float = SCALE) -> None:
@@ -42,13 +41,9 @@ def write_pngs(figures: Sequence[go.Figure | dict[str, Any]], files: Sequence[Pa
 
 
 def _use_palette(file: Path) -> None:
-    """The commonest colours exactly, the rest (shades at the edges of letters) as the nearest of them."""
     from PIL import Image
 
     with Image.open(file) as picture:
-        full = picture.convert("RGB")
-    counted = full.getcolors(maxcolors=full.width * full.height) or []
-    commonest = [colour for _, colour in sorted(counted, reverse=True)[:_COLOURS]]
-    palette = Image.new("P", (1, 1))
-    palette.putpalette([part for colour in commonest for part in colour])  # type: ignore[union-attr]
-    full.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+        # Not the default method: it divides by pixels, and mixes the few of a small mark into another colour.
+        small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1)
+    small.save(file, optimize=True)
