@@ -61,15 +61,27 @@ def build_parser() -> argparse.ArgumentParser:
     calibrate.add_argument("--scale", choices=SCALES, default="paper")
     calibrate.add_argument("--low", type=positive, default=8000.0, help="computed tokens/s at paper scale")
     calibrate.add_argument("--high", type=positive, default=16000.0)
+    calibrate.add_argument(
+        "--scheduler-clock",
+        choices=("measured", "counted"),
+        default="counted",
+        help="default: counted, so that a trial can be repeated exactly",
+    )
     calibrate.add_argument("--out", metavar="FILE", required=True, help="where the JSON record goes")
     commands.add_parser("version", help="print the version")
     return parser
 
 
 def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    run = commands.add_parser("reproduce", help="run the pull request's benchmark with each policy, without a GPU")
+    run = commands.add_parser("reproduce", help="run the pull request's benchmark with each policy")
     run.add_argument("dir", nargs="?", metavar="DIR", help="folder with the two commands (default: data/pr46216)")
-    run.add_argument("--scale", choices=SCALES, default="laptop", help="how much is divided away (default: laptop)")
+    run.add_argument(
+        "--scale", choices=SCALES, help="how much is divided away (default: laptop; wall clock: tiny, paper on CUDA)"
+    )
+    run.add_argument("--clock", choices=("virtual", "wall"), default="virtual", help="wall: real copies, real files")
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), help="for --clock wall (default: auto)")
+    run.add_argument("--minutes", type=positive, help="for --clock wall: all arms together (default: 0.5, 5 on CUDA)")
+    run.add_argument("--root-dir", metavar="DIR", help="for --clock wall: where scratch files go (default: temporary)")
     run.add_argument("--policies", nargs="+", metavar="NAME", help="default: full_scan_lru evictable_list_lru")
     run.add_argument("--guard", action=argparse.BooleanOptionalAction, default=None, help="PR 45757 (default: on)")
     run.add_argument("--block-status", nargs="+", metavar="NAME", choices=("ctypes", "plain", "slots", "dataclass"))

@@ -1,6 +1,6 @@
 """The engine: continuous batching, GPU <-> CPU copies and a disk on one clock."""
 
-from kvlab.engine.clock import Clock, CountedScheduler, MeasuredScheduler, SchedulerCosts, VirtualClock
+from kvlab.engine.clock import Clock, CountedScheduler, MeasuredScheduler, Scheduler, SchedulerCosts, VirtualClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.model import StepModel, StepWork, VirtualModel, WrongBytesError
 from kvlab.engine.request import EngineRequest, RequestStatus
@@ -18,6 +18,7 @@ __all__ = [
     "MeasuredScheduler",
     "NoProgressError",
     "RequestStatus",
+    "Scheduler",
     "SchedulerCosts",
     "StepModel",
     "StepWork",

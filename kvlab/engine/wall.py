@@ -39,11 +39,14 @@ class WorkerHungError(RuntimeError):
 
 
 class WallClock:
-    """Real seconds since it was made."""
+    """Real seconds since it was made, or since `restart`."""
 
     __slots__ = ("_started",)
 
     def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
         self._started = perf_counter()
 
     @property

@@ -65,8 +65,8 @@ class TierSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArmSpec:
-    """Sizes in blocks, tokens and bytes, rates a second, times in virtual seconds; all at the run's own scale. `wall`: run
-    on the wall clock with real bytes instead."""
+    """Sizes in blocks, tokens and bytes, rates a second, times in virtual seconds; all at the run's own scale.
+    `wall`: on the wall clock instead, with real bytes."""
 
     name: str
     policy: str

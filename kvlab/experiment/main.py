@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from kvlab.config import ConfigError
+from kvlab.device import Device, pick_device
+from kvlab.experiment import wall
 from kvlab.experiment.arm import ArmSpec, run_arm
 from kvlab.experiment.calibrate import calibrate
 from kvlab.experiment.config import (
@@ -43,10 +45,11 @@ from kvlab.results import (
 DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
 SaveReport = Callable[[Result, Path], Path]
+DEFAULT_SCALE = "laptop"
 RECORDED_PAPER = "reproduce-paper.json"
 
 
-def config_from_args(args: argparse.Namespace) -> ExperimentConfig:
+def config_from_args(args: argparse.Namespace, default_scale: str = DEFAULT_SCALE) -> ExperimentConfig:
     """Raises ConfigError for what argparse cannot know to be wrong."""
     ablation = bool(getattr(args, "ablation", False))
     guard = getattr(args, "guard", None)
@@ -61,7 +64,7 @@ def config_from_args(args: argparse.Namespace) -> ExperimentConfig:
     policies = getattr(args, "policies", None)
     return ExperimentConfig(
         input_path=Path(getattr(args, "dir", None) or default_input_dir()),
-        scale=args.scale,
+        scale=args.scale or default_scale,
         policies=parse_policies([policies] if isinstance(policies, str) else policies or DEFAULT_POLICIES),
         guards=(False, True) if ablation and guard is None else (guard is not False,),
         block_statuses=tuple(statuses) if statuses else ("ctypes", "slots") if ablation else ("slots",),
@@ -77,20 +80,28 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
     """`save_report(result, path)` writes the HTML page; None leaves it out (plots lie to the right of this module).
 
     Exit code: 0; 130 after Ctrl-C (what was measured is saved, marked partial); 1 if an arm failed."""
-    config = config_from_args(args)
+    device = wall_device(args)
+    config = config_from_args(args, wall.DEFAULT_SCALE[device.kind] if device else DEFAULT_SCALE)
     experiment = resolve(config)
-    kind, arms = _kind_and_arms(args, experiment)
     as_json = bool(getattr(args, "json", False))
     status = Console(stderr=True) if as_json else console
+    plan = None
+    if device is not None:
+        root_dir = getattr(args, "root_dir", None)
+        experiment, plan = wall.on_wall_clock(experiment, device, minutes=args.minutes, root_dir=root_dir)
+        for line in plan.lines(experiment.arms):
+            status.print(line, highlight=False)
+    kind, arms = _kind_and_arms(args, experiment)
     outcome = run_with_progress(arms, status)
     if not outcome.arms:
         for name, message in outcome.errors.items():
             status.print(f"[bold]{name}[/]: {message}", markup=True, highlight=False)
         status.print("nothing was measured, so nothing was saved")
         return 130 if outcome.interrupted else 1
-    result = make_result(kind, experiment, outcome)
+    result = make_result(kind, experiment, outcome, plan)
     folder = Path(getattr(args, "out", None) or default_output_dir())
-    path = save_result(result, folder / f"{kind}-{config.scale}-{result.created.replace(':', '')}.json")
+    clock = "" if device is None else f"wall-{device.kind}-"
+    path = save_result(result, folder / f"{kind}-{clock}{config.scale}-{result.created.replace(':', '')}.json")
     report = save_report(result, path.with_suffix(".html")) if save_report else None
     if as_json:
         sys.stdout.write(result_to_json(result))
@@ -99,6 +110,24 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
         saved = f"\nResult: {_shown(path)}" + (f"\nReport: {_shown(report)}" if report else "")
         console.print(saved, highlight=False, soft_wrap=True)
     return 130 if outcome.interrupted else 1 if outcome.errors else 0
+
+
+def wall_device(args: argparse.Namespace) -> Device | None:
+    """The device of a run on the wall clock; None on the virtual one. Raises ConfigError for switches that do not go
+    together, DeviceError for a device that cannot be had."""
+    given = {name: getattr(args, name, None) for name in ("device", "minutes", "root_dir")}
+    if getattr(args, "clock", "virtual") == "virtual":
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} needs --clock wall", key=name, value=value)
+        return None
+    for name in ("sweep_disk", "sweep_gpu_rate", "seconds"):
+        if getattr(args, name, None):
+            hint = ": a run's length is --minutes there" if name == "seconds" else ""
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to the virtual clock{hint}", key=name)
+    if args.scheduler_clock == "counted":
+        raise ConfigError("--scheduler-clock counted belongs to the virtual clock", key="scheduler_clock")
+    return pick_device(given["device"] or "auto")
 
 
 def _kind_and_arms(args: argparse.Namespace, experiment: Experiment) -> tuple[str, tuple[ArmSpec, ...]]:
@@ -115,7 +144,7 @@ def _kind_and_arms(args: argparse.Namespace, experiment: Experiment) -> tuple[st
 
 
 def run_with_progress(arms: Sequence[ArmSpec], console: Console) -> Outcome:
-    """Run the arms, as many at a time as there are cores, under one bar an arm."""
+    """Run the arms, as many at a time as there are cores (on the wall clock one), under one bar an arm."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -134,7 +163,7 @@ def run_with_progress(arms: Sequence[ArmSpec], console: Console) -> Outcome:
             rate = done.tokens / done.seconds if done.seconds else 0.0
             progress.update(task, completed=done.seconds, rate=f"{rate:,.0f} tok/s so far")
 
-        outcome = run_arms(arms, cores(), on_progress)
+        outcome = run_arms(arms, 1 if arms[0].wall else cores(), on_progress)
         for arm in outcome.arms:
             progress.update(tasks[arm.name], completed=None if arm.partial else progress.tasks[0].total)
         return outcome
@@ -144,10 +173,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def make_result(kind: str, experiment: Experiment, outcome: Outcome) -> Result:
+def make_result(kind: str, experiment: Experiment, outcome: Outcome, plan: wall.WallPlan | None = None) -> Result:
     """The Result of these arms, with what is modelled, assumed and missing said in its notes."""
+    modelled = (
+        f"Scheduler seconds: {experiment.config.scheduler_clock}. GPU, copies and disk: modelled. No GPU was used."
+    )
+    config = experiment.describe()
+    if plan is not None:
+        config |= {"clock": "wall", "device": plan.device.description, "minutes": plan.minutes}
     notes = [
-        f"Scheduler seconds: {experiment.config.scheduler_clock}. GPU, copies and disk: modelled. No GPU was used.",
+        *([modelled] if plan is None else plan.lines(experiment.arms)),
         *experiment.notes(),
         *(f"arm {name} gave no result: {message.splitlines()[0]}" for name, message in outcome.errors.items()),
     ]
@@ -162,7 +197,7 @@ def make_result(kind: str, experiment: Experiment, outcome: Outcome) -> Result:
         kind=kind,
         created=utc_now(),
         environment=collect_environment(),
-        config=experiment.describe(),
+        config=config,
         arms=outcome.arms,
         partial=outcome.partial,
         published=published,
@@ -173,7 +208,12 @@ def make_result(kind: str, experiment: Experiment, outcome: Outcome) -> Result:
 def recorded_result(result: Result) -> Result | None:
     """The committed paper-scale Result, to stand beside a smaller run; None beside itself or where there is none."""
     path = recorded_dir() / RECORDED_PAPER
-    if result.scale == "paper" or result.kind != "reproduce" or not path.is_file():
+    if (
+        result.config.get("clock") == "wall"
+        or result.scale == "paper"
+        or result.kind != "reproduce"
+        or not path.is_file()
+    ):
         return None
     return load_result(path)
 
@@ -187,7 +227,9 @@ def _shown(path: Path) -> str:
 
 def calibrate_and_save(args: argparse.Namespace, console: Console) -> int:
     """`kvlab calibrate`: bisect the GPU rate against the published "after" line and write the record."""
-    experiment = resolve(ExperimentConfig(scale=args.scale, policies=("evictable_list_lru",)))
+    experiment = resolve(
+        ExperimentConfig(scale=args.scale, policies=("evictable_list_lru",), scheduler_clock=args.scheduler_clock)
+    )
     factor = experiment.config.factor
     published = load_published(experiment.config.input_path / "published.md")
     rows = published["rows"] if published else []

@@ -77,9 +77,7 @@ def run_arms(
                 give_up_at = min(give_up_at, monotonic() + STOP_TIMEOUT_S)
             if monotonic() > give_up_at:
                 for spec, _ in running.values():
-                    errors[spec.name] = (
-                        f"still in one step {STOP_TIMEOUT_S:.0f} s after the stop: nothing kept"
-                    )
+                    errors[spec.name] = f"still in one step {STOP_TIMEOUT_S:.0f} s after the stop: nothing kept"
                 break
     finally:
         _end(running.values())

@@ -16,6 +16,7 @@ import ctypes
 import logging
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -209,7 +210,12 @@ def default_directory() -> Path:
 def available_bytes(directory: Path) -> int:
     """The least of: room in `directory`, memory the machine has available, memory this container may still take."""
     room = os.statvfs(directory)
-    limits = [room.f_bavail * room.f_frsize]
+    return min(room.f_bavail * room.f_frsize, memory_available())
+
+
+def memory_available() -> int:
+    """Of the machine and of this container, whichever is less; without an answer from the system, no limit is known."""
+    limits = [sys.maxsize]
     with suppress(OSError, ValueError, IndexError):
         line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
         limits.append(int(line.split()[1]) * 1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -52,6 +53,9 @@ def make_workers(
         streams = CudaStreams(device.name)
     else:
         streams = ThreadStreams()
+        # torch's own threads would only get in the way of the one that copies.
+        undo.append(partial(torch.set_num_threads, torch.get_num_threads()))
+        torch.set_num_threads(1)
     workers = []
     copier_name = ""
     try:
