@@ -44,6 +44,11 @@ NAMES = (
     "guard",
     "evictable-list",
     "disagree",
+    "slots-status",
+    "honest-speedup",
+    "spot-the-misconception",
+    "tiered-lookup",
+    "max-store-rate",
 )  # in the order of the notebooks
 
 
