@@ -7,7 +7,6 @@ a committed notebook, then the file is replaced in one step. After that the tabl
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from kvlab.lab.catalogue import Entry, entry
 from kvlab.lab.execute import NotebookFailed, clean, execute
-from kvlab.lab.files import notebooks_dir, problems, read, write, written
+from kvlab.lab.files import dumps, notebooks_dir, problems, read, write, written
 from kvlab.lab.navigation import add_navigation, between, notebook_table
 from kvlab.lab.pictures import add_pictures
 
@@ -50,7 +49,7 @@ def build(one: Entry, pictures: bool = True) -> bool:
     except (NotebookFailed, ImportError, OSError, ValueError) as error:
         print(f"{one.file}: {error}", file=sys.stderr)
         return False
-    size = len(json.dumps(done, indent=1, ensure_ascii=False).encode())
+    size = len(dumps(done).encode())
     found = problems(done, size) if pictures else []
     for problem in found:
         print(f"{one.file}: {problem}", file=sys.stderr)

@@ -17,6 +17,7 @@ from typing import Any
 from kvlab.lab.files import PLOTLY, WIDGET, Notebook, code_cells, outputs, source
 
 TIMEOUT_S = 60
+LONG_TEXT = 2_000
 
 
 class NotebookFailed(RuntimeError):
@@ -61,7 +62,10 @@ def clean(notebook: Notebook) -> None:
 
 def _bare(output: dict[str, Any]) -> dict[str, Any]:
     output.pop("transient", None)
-    figure = output.get("data", {}).get(PLOTLY)
+    data = output.get("data", {})
+    if "text/html" in data and len(data["text/plain"]) > LONG_TEXT:
+        data["text/plain"] = data["text/plain"][:LONG_TEXT] + " ..."  # the table beside it says it all
+    figure = data.get(PLOTLY)
     if figure:
         figure.get("config", {}).pop("plotlyServerURL", None)
         output["data"]["text/plain"] = alternative_text(figure)

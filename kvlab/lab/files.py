@@ -46,10 +46,34 @@ def read(path: Path) -> Notebook:
 
 def write(path: Path, notebook: Notebook) -> None:
     """Replace the file in one step."""
-    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    text = dumps(notebook)
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
+
+
+def dumps(notebook: Notebook) -> str:
+    """The file's text: indented as Jupyter does, but a figure's data in one line, a quarter of the size."""
+    figures: list[str] = []
+
+    def fold(value: Any) -> Any:
+        if isinstance(value, list):
+            return [fold(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        folded = {}
+        for key, inner in value.items():
+            if key == PLOTLY:
+                figures.append(json.dumps(inner, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
+                folded[key] = f"figure {len(figures) - 1} goes here"
+            else:
+                folded[key] = fold(inner)
+        return folded
+
+    text = json.dumps(fold(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    for number, figure in enumerate(figures):
+        text = text.replace(f'"figure {number} goes here"', figure, 1)
+    return text
 
 
 def source(cell: dict[str, Any]) -> str:
