@@ -15,7 +15,7 @@ from kvlab.tiering import CPUPrimaryTierOffloadingManager, JobMetadata, JobResul
 from kvlab.tiering.fs import FileSystemTier
 from kvlab.tiering.region import SharedRegion
 
-ROW = 8192
+ROW = 8192  # bytes
 CTX = ReqContext("test-request")
 PATIENCE_S = 30.0
 
@@ -104,7 +104,7 @@ class Rig:
         if output is None:
             return False
         for block, slot in zip(output.keys_to_store, output.store_spec.block_ids, strict=True):
-            self.region.row(slot)[:] = stamp(block)
+            self.region.row(slot)[:] = stamp(block, self.region.row_bytes)
         self.manager.complete_store(output.keys_to_store, req)
         return True
 
@@ -133,7 +133,7 @@ class Rig:
             raise AssertionError(f"{req.req_id} got no answer in {max_steps} steps: {self.manager.pinned_by()}")
         hit = blocks[:hits]
         for block, slot in zip(hit, self.manager.prepare_load(hit, req).block_ids, strict=True):
-            if self.region.row(slot) != stamp(block):
+            if self.region.row(slot) != stamp(block, self.region.row_bytes):
                 self.wrong_bytes.append(block)
         self.manager.complete_load(hit, req)
         self.manager.on_request_finished(req)
@@ -162,7 +162,7 @@ class Rig:
         primary = self.primary
         assert (primary.num_pinned, primary.num_pending) == (0, 0)
         assert primary.num_free_blocks + primary.num_evictable == primary.num_blocks
-        assert self.tier.queued_write_bytes == 0
+        wait_until(lambda: self.tier.queued_write_bytes == 0, "a write has not ended")
 
 
 @contextmanager

@@ -70,6 +70,8 @@ class BlockMover:
         """Nothing is written if the file is there."""
         path = self._mapper.path(key)
         with self._block(job, key, "write", path):
+            if not job.is_open:
+                raise Abandoned(path)
             row = self._region.row(slot)
             if self._files.is_there(path):
                 self._record.count(blocks_already_there=1)
@@ -103,6 +105,8 @@ class BlockMover:
         """A file that can never be read is put away."""
         path = self._mapper.path(key)
         with self._block(job, key, "read", path):
+            if not job.is_open:
+                raise Abandoned(path)
             row = self._region.row(slot)
             self._read_pace.pay(self._region.row_bytes)
             started = monotonic()
@@ -135,8 +139,6 @@ class BlockMover:
     def _block(self, job: FileJob, key: OffloadKey, operation: str, path: str) -> Iterator[None]:
         success = False
         try:
-            if not job.is_open:
-                raise Abandoned(path)
             yield
             success = True
         except Abandoned:

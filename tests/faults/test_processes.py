@@ -1,0 +1,278 @@
+"""Faults of processes and threads: killed writers, hung disks, storms, everything pinned."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from kvlab.base import LookupResult, ReqContext
+from tests.faults import kill_loop
+from tests.fs.rig import ROW, Rig, finished, jobs, key, keys, rig, stamp, verdict, wait_until
+
+TEN = keys(range(10))
+
+
+class HungDisk:
+    """While it hangs, calls of `os.NAME` wait; `release` lets all go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.hangs = True
+        self.waiting = 0
+        self._released = threading.Event()
+        for name in names:
+            self._patch(monkeypatch, name)
+
+    def _patch(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*arguments: object, **options: object) -> object:
+            if self.hangs:
+                self.waiting += 1
+                self._released.wait(60)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    def release(self) -> None:
+        self.hangs = False
+        self._released.set()
+
+
+# --- killed in mid write ---
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_writers_killed_in_mid_write_and_restarted(tmp_path: Path, checksum: bool) -> None:
+    """Three rounds here; `python -m tests.faults.kill_loop` does 50."""
+    kill_loop.run(tmp_path, rounds=3, seed=1 + checksum, checksum=checksum)
+
+
+def test_report_b50_temporary_files_of_the_dead_go_those_of_the_living_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with jobs(tmp_path) as living:
+        disk = HungDisk(monkeypatch, "rename")
+        living.submit_store([key(1)])
+        folder = Path(living.tier.mapper.path(key(1))).parent
+        wait_until(lambda: len(list(folder.glob("*.tmp"))) == 1, "no write began")
+        (folder / "left_0123456789abcdef.tmp").write_bytes(b"half a block")
+        with jobs(tmp_path, max_bytes=10 * ROW) as second:
+            assert second.tier.stats.temp_files_removed == 1
+        disk.release()
+        assert finished(living.tier)[0].success
+        assert [path.name for path in folder.iterdir()] == [Path(living.tier.mapper.path(key(1))).name]
+
+
+def test_a_sweep_that_takes_a_temporary_file_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between making its file and locking it a writer looks dead. Its file goes; it makes another."""
+    with jobs(tmp_path) as made:
+        real, taken = os.pwritev, threading.Event()
+
+        def lose_the_file(fd: int, *arguments: object) -> int:
+            if not taken.is_set():
+                taken.set()
+                os.unlink(os.readlink(f"/proc/self/fd/{fd}"))
+            return real(fd, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "pwritev", lose_the_file)
+        assert made.store([key(1)]).success and taken.is_set()
+        assert Path(made.tier.mapper.path(key(1))).read_bytes() == stamp(key(1))
+
+
+# --- a tier that hangs ---
+
+
+def test_report_b42_a_disk_that_hangs_in_writes_pins_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig(tmp_path, num_blocks=10, job_timeout_s=0.2) as made:
+        disk = HungDisk(monkeypatch, "pwritev")
+        assert made.store(TEN)
+        assert made.primary.num_pinned == 10
+        assert not made.store(keys([11])), "everything is pinned"
+        made.settle()
+        assert made.primary.num_pinned == 0
+        # The rows get other blocks while the old writes still hang in them.
+        assert made.store(keys(range(20, 30)))
+        made.settle()
+        disk.release()
+        wait_until(lambda: made.tier.queued_write_bytes == 0, "the writes did not end")
+        assert not [n for n in range(30) if os.path.exists(made.tier.mapper.path(key(n)))], "a late write was published"
+        made.assert_sound()
+        # the disk is well again
+        assert made.store(keys([40, 41]))
+        made.forget_cpu()
+        assert made.serve(keys([40, 41]), ReqContext("well")) == 2
+        made.assert_sound()
+
+
+def test_a_disk_that_hangs_in_reads_makes_requests_recompute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path, num_blocks=10, job_timeout_s=0.2) as made:
+        assert made.store(TEN)
+        made.forget_cpu()
+        disk = HungDisk(monkeypatch, "preadv")
+        assert made.serve(TEN, ReqContext("first")) == 0
+        made.assert_sound()
+        assert made.store(keys(range(20, 30))), "no slot is held"
+        made.settle()
+        disk.release()
+        wait_until(lambda: made.tier.stats.abandoned >= 10, "the reads did not end")
+        # what came late went into nobody's row
+        assert made.serve(keys(range(20, 30)), ReqContext("other")) == 10
+        made.assert_sound()
+
+
+def test_a_disk_that_hangs_in_existence_checks_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path, job_timeout_s=0.2) as made:
+        assert made.store(keys([1]))
+        made.forget_cpu()
+        disk = HungDisk(monkeypatch, "stat")
+        assert made.serve(keys([1]), ReqContext("first")) == 0
+        disk.release()
+        assert made.serve(keys([1]), ReqContext("second")) == 1
+        made.assert_sound()
+
+
+def test_shutdown_does_not_wait_for_a_hung_disk_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with jobs(tmp_path, job_timeout_s=0.1) as made:
+        disk = HungDisk(monkeypatch, "pwritev")
+        made.submit_store([key(1)])
+        wait_until(lambda: disk.waiting == 1, "no write began")
+        started = monotonic()
+        made.tier.shutdown()
+        assert monotonic() - started < 20
+        assert "these threads hang in a system call: kvlab-fs-" in caplog.text
+        disk.release()
+        for thread in made.tier.threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in made.tier.threads)
+        assert not os.path.exists(made.tier.mapper.path(key(1)))
+
+
+def test_drain_does_not_wait_for_a_hung_disk_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path, job_timeout_s=0.1) as made:
+        disk = HungDisk(monkeypatch, "pwritev")
+        assert made.store(keys([1, 2]))
+        made.manager.reset_cache()
+        assert made.primary.num_free_blocks == 8
+        disk.release()
+        made.assert_sound()
+
+
+# --- everything pinned, promotion refused ---
+
+
+def test_everything_pinned_refuses_stores_and_promotions_until_writes_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig(tmp_path, num_blocks=4) as made:
+        assert made.store(keys([1, 2]))
+        made.forget_cpu()
+        disk = HungDisk(monkeypatch, "pwritev")
+        assert made.store(keys([11, 12, 13, 14]))
+        assert not made.store(keys([15]))
+        # on disk, but there is no slot to promote it into: the request recomputes
+        assert made.serve(keys([1, 2]), ReqContext("refused")) == 0
+        assert made.manager.stats.promotions_refused >= 1
+        disk.release()
+        made.settle()
+        assert made.serve(keys([1, 2]), ReqContext("served")) == 2
+        made.assert_sound()
+
+
+def test_reset_with_reads_and_writes_in_flight(tmp_path: Path) -> None:
+    with rig(tmp_path, num_blocks=10) as made:
+        for round_number in range(10):
+            req = ReqContext(f"r{round_number}")
+            assert made.store(TEN)
+            made.forget_cpu()
+            made.store(keys([100 + round_number]))
+            for block in TEN[:5]:
+                verdict(made.tier, block, req)
+                made.manager.lookup(block, req)
+            made.manager.on_schedule_end()
+            made.manager.reset_cache()
+            assert made.primary.num_free_blocks == 10
+            made.manager.on_request_finished(req)
+        assert made.serve(TEN, ReqContext("after")) == 10
+        made.assert_sound()
+
+
+def test_requests_that_go_away_in_mid_promotion_leak_nothing(tmp_path: Path) -> None:
+    """Report B20's storm, on this hop."""
+    with rig(tmp_path, num_blocks=6) as made:
+        assert made.store(keys(range(4)))
+        for number in range(100):
+            req = ReqContext(f"gone-{number}")
+            made.manager.on_new_request(req)
+            for block in keys(range(4)):
+                made.manager.lookup(block, req)
+            made.manager.on_schedule_end()
+            made.manager.on_request_finished(req)
+            if number % 10 == 0:
+                made.manager.reset_cache()
+        made.assert_sound()
+
+
+# --- wrong bytes ---
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"checksum": True, "max_bytes": 40 * (ROW + 4096), "job_timeout_s": 30.0}], ids=str
+)
+def test_report_b68_a_storm_of_requests_over_a_tiny_cpu_tier_sees_no_wrong_byte(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    """Requests of up to 6 of 60 blocks, 12 slots: every load is compared, files go and come meanwhile."""
+    chance = random.Random(7)
+    with rig(tmp_path, num_blocks=12, **options) as made:
+        loads = 0
+        for number in range(400):
+            first = chance.randrange(55)
+            blocks = keys(range(first, first + chance.randrange(1, 7)))
+            hits = made.serve(blocks, ReqContext(f"r{number}"))
+            loads += hits
+            made.store(blocks[hits:])
+            if chance.random() < 0.1:
+                _remove_one_file(made, chance)
+        assert loads > 300
+        assert made.primary.stats.evictions > 100
+        made.assert_sound()
+
+
+def _remove_one_file(made: Rig, chance: random.Random) -> None:
+    Path(made.tier.mapper.path(key(chance.randrange(60)))).unlink(missing_ok=True)
+
+
+def test_two_tiers_in_one_directory_see_no_wrong_byte(tmp_path: Path) -> None:
+    """Two managers with their own regions and limits over the same files, which each removes under the other."""
+    with rig(tmp_path, num_blocks=6, max_bytes=20 * ROW) as one, rig(tmp_path, num_blocks=6, max_bytes=20 * ROW) as two:
+        chance = random.Random(3)
+        for number in range(200):
+            made = chance.choice([one, two])
+            first = chance.randrange(40)
+            blocks = keys(range(first, first + 3))
+            hits = made.serve(blocks, ReqContext(f"r{number}"))
+            made.store(blocks[hits:])
+        for made in (one, two):
+            made.assert_sound()
+            assert made.tier.stats.blocks_read > 0
+
+
+def test_lookup_never_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(tmp_path) as made:
+        disk = HungDisk(monkeypatch, "stat", "open", "pwritev", "preadv")
+        req = ReqContext("asks")
+        for _ in range(5):
+            assert made.manager.lookup(key(1), req) is LookupResult.RETRY
+            made.manager.on_schedule_end()
+        disk.release()
+        assert made.serve([key(1)], req) == 0
+        made.assert_sound()
