@@ -49,6 +49,9 @@ NAMES = (
     "spot-the-misconception",
     "tiered-lookup",
     "max-store-rate",
+    "step-model",
+    "ablation",
+    "overlap",
 )  # in the order of the notebooks
 
 
