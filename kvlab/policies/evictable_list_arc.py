@@ -38,16 +38,19 @@ class EvictableListARCCachePolicy(ARCCachePolicy):
         self.once_per_request = once_per_request
         self.uses: dict[str, dict[OffloadKey, bool]] = {}
 
+    def get(self, key: OffloadKey) -> BlockStatus | None:
+        return self.t1.blocks.get(key) or self.t2.blocks.get(key)
+
     def remove(self, key: OffloadKey) -> None:
         for blocks in (self.t1, self.t2):
             if key in blocks:
                 del blocks[key]
 
     def mark_evictable(self, key: OffloadKey) -> None:
-        (self.t1 if key in self.t1 else self.t2).mark_evictable(key)
+        (self.t1 if key in self.t1.blocks else self.t2).mark_evictable(key)
 
     def mark_non_evictable(self, key: OffloadKey) -> None:
-        (self.t1 if key in self.t1 else self.t2).mark_non_evictable(key)
+        (self.t1 if key in self.t1.blocks else self.t2).mark_non_evictable(key)
 
     def _evictable(self, blocks: RecencyList, protected: Collection[OffloadKey]) -> Walk:  # type: ignore[override]
         for key in compress(blocks.evictable(), self._steps):

@@ -92,10 +92,20 @@ class RecencyList:
         return popped
 
     def move_to_end(self, key: OffloadKey) -> None:
-        self.move_all_to_end((key,))
+        """Make a block the hottest, whatever its count. KeyError if it is not there."""
+        order, idle = self._order, self._idle
+        old = self._at[key]
+        position = self._at[key] = len(order)
+        order.append(key)
+        order[old] = None
+        idle.append(idle[old])
+        idle[old] = 0
+        self._maybe[position >> _BITS] = 1
+        if len(order) % _CHUNK == 0:
+            self._grown(position)
 
     def move_all_to_end(self, keys: Iterable[OffloadKey]) -> None:
-        """Make blocks the hottest, one after the other, whatever their count. Unknown keys are ignored."""
+        """`move_to_end` for one key after the other, without a call for each. Unknown keys are ignored."""
         at, order, idle = self._at, self._order, self._idle
         start = len(order)
         for key in keys:
