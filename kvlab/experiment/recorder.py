@@ -29,6 +29,7 @@ class Recorder:
         self.series: dict[str, list[float]] = {name: [] for name in (*SERIES, *EXTRA_SERIES)}
         self.marks: dict[str, float | None] = {"first_evict_s": None, "first_refused_s": None, "cpu_full_s": None}
         self._max_step_s = 0.0
+        #: When the last step ended. A wall clock has moved on since.
         self._last_s = 0.0
 
     def after_step(self) -> None:
@@ -55,7 +56,7 @@ class Recorder:
         engine, stats, primary = self._engine, self._manager.stats, self._manager.primary_tier
         queued = [_queued(tier) for tier in engine.tiers]
         return {
-            "t_s": engine.clock.now,
+            "t_s": self._last_s,
             "total_tokens": engine.stats.input_tokens + engine.stats.output_tokens,
             "scheduler_s": engine.scheduler.seconds,
             "pinned": primary.num_pinned,
@@ -80,7 +81,7 @@ class Recorder:
     ) -> ArmResult:
         """`moved`: counts of real copies, to stand beside the others."""
         engine = self._engine
-        if not self.series["t_s"] or self.series["t_s"][-1] < engine.clock.now:
+        if not self.series["t_s"] or self.series["t_s"][-1] < self._last_s:
             self._sample()
         stats = engine.stats
         return ArmResult(
@@ -88,7 +89,7 @@ class Recorder:
             policy=spec.policy,
             guard=spec.guard,
             block_status=spec.block_status,
-            duration_s=engine.clock.now,
+            duration_s=self._last_s,
             wall_s=wall_s,
             steps=stats.steps,
             tokens={
