@@ -65,7 +65,7 @@ def bytes_stacked(table: BytesTable) -> go.Figure:
 
 
 def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Figure:
-    """Nanoseconds of each operation (a table each) on each record: a dot at the least, a bar to the most."""
+    """Nanoseconds of each operation (a table each) on each record: dot at the least, bar over three of four repeats."""
     figure = go.Figure()
     names = [timing.name for timing in tables[0].timings]
     centre = {table.what: len(tables) - 1 - index for index, table in enumerate(tables)}
@@ -84,7 +84,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [max(0.0, timing.worst - low) for timing, low in zip(found, least, strict=True)],
+                "array": [max(0.0, timing.upper - low) for timing, low in zip(found, least, strict=True)],
                 "arrayminus": [0.0] * len(found),
                 "color": colour,
                 "thickness": 2,
@@ -100,7 +100,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
         tickvals=list(centre.values()), ticktext=list(centre), range=[-0.5, len(tables) - 0.5], showgrid=False
     )
     lowest = min(_visible(timing.best) for table in tables for timing in table.timings)
-    highest = max(timing.worst for table in tables for timing in table.timings)
+    highest = max(timing.upper for table in tables for timing in table.timings)
     _log_axis(figure, lowest / 4, highest * 1.2, "nanoseconds per operation (logarithmic)")
     slowest = names[0]
     ratios = ", ".join(
@@ -108,7 +108,9 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
     )
     title = f"{slowest} against {baseline}, one object in the processor's cache, times slower: {ratios}"
     repeats = len(tables[0].timings[0].repeats)
-    caption = measured_here(f"Dot: least of {repeats} repeats, empty loop taken off; bar: up to the most.")
+    caption = measured_here(
+        f"Dot: least of {repeats} repeats, empty loop taken off; bar: three of four lie on it."
+    )
     return finish(figure, title, caption, plot_height=112 * len(tables), left=170, right=40)
 
 
@@ -121,7 +123,7 @@ def victim_seconds(scan: TimingTable, listed: TimingTable, num_blocks: int) -> g
             row = f"{policy}, {timing.name}"
             rows.append(row)
             colour = RECORD_COLOURS.get(timing.name, OTHER_COLOUR)
-            best, upper = timing.best / 1e6, timing.median / 1e6
+            best, upper = timing.best / 1e6, timing.upper / 1e6
             spread = {"type": "data", "symmetric": False, "array": [upper - best], "thickness": 2}
             figure.add_scatter(x=[best], y=[row], mode="markers", marker={"color": colour, "size": 12}, error_x=spread)
             label = _duration(best / 1e3)
@@ -130,7 +132,7 @@ def victim_seconds(scan: TimingTable, listed: TimingTable, num_blocks: int) -> g
                 font={"color": colour, "size": 13},
             )  # fmt: skip
     every = [timing for table in (scan, listed) for timing in table.timings]
-    low, high = min(timing.best for timing in every) / 1e6, max(timing.median for timing in every) / 1e6
+    low, high = min(timing.best for timing in every) / 1e6, max(timing.upper for timing in every) / 1e6
     _log_axis(figure, low / 4, high * 1.5, "milliseconds of storing one block (logarithmic)")
     figure.update_yaxes(categoryorder="array", categoryarray=rows[::-1], range=[-0.6, len(rows) - 0.4])
     gains = [f"{table.ratio('ctypes', 'slots'):.2f} times with the {what}" for what, table in _both(scan, listed)]
@@ -138,7 +140,7 @@ def victim_seconds(scan: TimingTable, listed: TimingTable, num_blocks: int) -> g
         f"Slots instead of ctypes: {gains[0]}, {gains[1]}. "
         f"The list instead of the scan: {scan['slots'].best / listed['slots'].best:,.0f} times"
     )
-    caption = measured_here(f"{num_blocks:,} blocks. Dot: least of the repeats; bar: up to their median.")
+    caption = measured_here(f"{num_blocks:,} blocks. Dot: least of the repeats; bar: three of four lie on it.")
     return finish(figure, title, caption, plot_height=44 * len(rows) + 20, left=190, right=40)
 
 

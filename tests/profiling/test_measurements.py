@@ -10,7 +10,7 @@ import tracemalloc
 import pytest
 
 from kvlab.block_status import BLOCK_STATUS
-from kvlab.profiling import bytes_per_object, full_cache, ns_per_call, ns_per_operation, profile_lines, storing
+from kvlab.profiling import Timing, bytes_per_object, full_cache, ns_per_call, ns_per_operation, profile_lines, storing
 
 
 class TestBytes:
@@ -73,7 +73,12 @@ class TestNanoseconds:
         table = ns_per_operation("n + 1", {"one": {"n": 1}}, repeats=7, target_s=0.0002)
         timing = table["one"]
         assert len(timing.repeats) == 7
-        assert timing.best <= timing.median <= timing.worst
+        assert timing.best <= timing.median <= timing.upper <= timing.worst
+
+    def test_three_of_four_repeats_are_below_the_upper_one(self) -> None:
+        assert Timing("x", (4.0, 1.0, 3.0, 2.0)).upper == 3.0
+        assert Timing("x", tuple(range(1, 9))).upper == 6
+        assert Timing("x", (5.0,)).upper == 5.0
 
     def test_calls_take_turns(self) -> None:
         order: list[str] = []

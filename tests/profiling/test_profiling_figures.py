@@ -97,7 +97,7 @@ def test_nanoseconds_show_least_and_most_and_bear_what_is_too_small_to_see() -> 
     assert title(figure).endswith("read 4.0, make 3.0")
     ctypes = figure.data[0]
     assert list(ctypes.x) == [12.0, 300.0]
-    assert list(ctypes.error_x.array) == [12.0, 300.0]
+    assert list(ctypes.error_x.array) == [12.0, 300.0], "of three repeats the third"
     assert "plain -0.2" in words(figure)
 
 
