@@ -29,7 +29,8 @@ ORDER = (
     ("config",),
     ("spec",),
     ("explain",),
-    ("workload", "traces"),
+    ("workload",),
+    ("traces",),
     ("connector",),
     ("engine",),
     ("results",),
@@ -51,7 +52,7 @@ ONLY = {
     "plotly": ("plots",),
     "ipywidgets": ("lab",),
     "IPython": ("lab",),
-    "pandas": (),
+    "pandas": ("analysis",),
 }
 # Looks torch up to say a line about the machine.
 EXCEPTIONS = {("doctor", "torch")}

@@ -1,0 +1,60 @@
+"""Replay policies, one a file, and how to get one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvlab.analysis.policies.arc import ARC
+from kvlab.analysis.policies.base import ReplayPolicy
+from kvlab.analysis.policies.belady import Belady
+from kvlab.analysis.policies.clock import Clock
+from kvlab.analysis.policies.fifo import FIFO
+from kvlab.analysis.policies.lfu import LFU
+from kvlab.analysis.policies.lru import LRU
+from kvlab.analysis.policies.offload import OffloadPolicy
+from kvlab.analysis.policies.s3fifo import S3FIFO
+from kvlab.analysis.policies.sieve import Sieve
+from kvlab.checks import checked_int, unknown_name
+from kvlab.policies import CachePolicy, available_policies
+from kvlab.policies.registry import build_policy
+
+__all__ = ["REPLAY_POLICIES", "OffloadPolicy", "ReplayPolicy", "make_replay_policy", "replay_policies"]
+
+REPLAY_POLICIES: dict[str, type[ReplayPolicy]] = {
+    "fifo": FIFO,
+    "lru": LRU,
+    "clock": Clock,
+    "lfu": LFU,
+    "arc": ARC,
+    "s3fifo": S3FIFO,
+    "sieve": Sieve,
+    "belady": Belady,
+}
+VLLM_ARC = "vllm_arc"
+
+
+def replay_policies() -> list[str]:
+    """Every name `replay` takes: the textbook policies, then the offload manager's, its ARC as `vllm_arc`."""
+    registered = [VLLM_ARC if name == "arc" else name for name in available_policies()]
+    return [*REPLAY_POLICIES, *(name for name in registered if name not in REPLAY_POLICIES)]
+
+
+def make_replay_policy(
+    policy: str | type[CachePolicy] | type[ReplayPolicy], capacity: int, options: Mapping[str, Any] | None = None
+) -> ReplayPolicy:
+    """A policy by name or class for `capacity` blocks. `options`: keyword arguments of a `CachePolicy`.
+
+    Raises ValueError for an unknown name, a capacity below 1, a class of another kind, or options that do not fit.
+    """
+    checked_int("capacity", capacity, 1)
+    known = REPLAY_POLICIES.get(policy) if isinstance(policy, str) else policy
+    if isinstance(known, type) and issubclass(known, ReplayPolicy):
+        if options:
+            raise ValueError(f"policy {policy!r} takes no options, got {dict(options)!r}")
+        return known(capacity)
+    if isinstance(policy, str):
+        if policy not in replay_policies():
+            raise unknown_name("policy", policy, replay_policies())
+        policy = "arc" if policy == VLLM_ARC else policy
+    return OffloadPolicy(build_policy(policy, capacity, None, options))  # type: ignore[arg-type]

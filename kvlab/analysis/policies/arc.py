@@ -1,0 +1,120 @@
+"""ARC as published (Megiddo & Modha, FAST 2003, figure 4), with a real-valued target.
+
+Not the offload manager's ARC: vLLM's variant (`vllm_arc`) brings a ghost back into t1, and trims ghosts later.
+
+Notes:
+* `t1`: used once, `t2`: again; `b1`, `b2`: ids evicted from each. `target` is the size that t1 should have.
+* A full t1 without ghosts drops its coldest block and remembers nothing (case IV A of the figure).
+* `prefix-protected` puts the eviction after the insertions. Ghosts are trimmed after it, so that |t1| + |b1| <=
+  capacity and all four together <= 2 capacity, as in the figure.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Sequence
+
+from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
+
+
+class ARC(ReplayPolicy):
+    """All four lists coldest first."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.target = 0.0
+        self.t1: OrderedDict[int, None] = OrderedDict()
+        self.t2: OrderedDict[int, None] = OrderedDict()
+        self.b1: OrderedDict[int, None] = OrderedDict()
+        self.b2: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, block: int) -> bool:
+        return block in self.t1 or block in self.t2
+
+    def __len__(self) -> int:
+        return len(self.t1) + len(self.t2)
+
+    def touch(self, block: int) -> None:
+        if block in self.t2:
+            self.t2.move_to_end(block)
+        else:
+            del self.t1[block]
+            self.t2[block] = None
+
+    def insert(self, block: int) -> None:
+        """A ghost comes back into t2 and moves the target first (cases II and III)."""
+        if block in self.b1 or block in self.b2:
+            self._adapt(block)
+            self._forget(block)
+            self.t2[block] = None
+        else:
+            self.t1[block] = None
+
+    def evict(self, protected: Container[int] = NOTHING) -> bool:
+        entries, ghosts = self._next_from(False)
+        coldest = next(iter(entries))
+        if coldest in protected:
+            return False
+        del entries[coldest]
+        ghosts[coldest] = None
+        return True
+
+    def access(self, blocks: Iterable[int]) -> int:
+        t1, t2, b1, b2, capacity = self.t1, self.t2, self.b1, self.b2, self.capacity
+        replace, hits = self._replace, 0
+        for block in blocks:
+            if block in t2:
+                t2.move_to_end(block)
+                hits += 1
+            elif block in t1:
+                del t1[block]
+                t2[block] = None
+                hits += 1
+            elif block in b1 or block in b2:
+                self._adapt(block)
+                replace(block in b2)
+                self._forget(block)
+                t2[block] = None
+            else:
+                if len(t1) + len(b1) == capacity:
+                    if b1:
+                        b1.popitem(last=False)
+                        replace(False)
+                    else:
+                        t1.popitem(last=False)
+                elif (total := len(t1) + len(t2) + len(b1) + len(b2)) >= capacity:
+                    if total == 2 * capacity:
+                        b2.popitem(last=False)
+                    replace(False)
+                t1[block] = None
+        return hits
+
+    def access_request(self, blocks: Sequence[int]) -> None:
+        super().access_request(blocks)
+        while self.b1 and len(self.t1) + len(self.b1) > self.capacity:
+            self.b1.popitem(last=False)
+        while self.b2 and len(self) + len(self.b1) + len(self.b2) > 2 * self.capacity:
+            self.b2.popitem(last=False)
+
+    def _adapt(self, block: int) -> None:
+        """A ghost of t1 asks for a larger t1, one of t2 for a smaller."""
+        b1, b2 = self.b1, self.b2
+        if block in b1:
+            self.target = min(self.target + max(len(b2) / len(b1), 1.0), self.capacity)
+        elif block in b2:
+            self.target = max(self.target - max(len(b1) / len(b2), 1.0), 0.0)
+
+    def _replace(self, ghost_of_t2: bool) -> None:
+        entries, ghosts = self._next_from(ghost_of_t2)
+        ghosts[entries.popitem(last=False)[0]] = None
+
+    def _next_from(self, ghost_of_t2: bool) -> tuple[OrderedDict[int, None], OrderedDict[int, None]]:
+        """Where the next victim comes from and its ghost goes: t1 while it is above its target (for a ghost of t2 also
+        at it), else t2."""
+        size, target = len(self.t1), self.target
+        if size and (size > target or (ghost_of_t2 and size == target) or not self.t2):
+            return self.t1, self.b1
+        return self.t2, self.b2
+
+    def _forget(self, block: int) -> None:
+        (self.b1 if block in self.b1 else self.b2).pop(block)

@@ -1,0 +1,102 @@
+"""Any `CachePolicy` of kvlab, replayed without pins: the way the offload manager drives it, minus the slots.
+
+Notes:
+* A reference is a touch; a block that is not there is then stored, which evicts one when the cache is full. The touch
+  of a missing block is what vLLM's connector sends too: ARC learns from it (ghosts). The two LRUs ignore it, so they
+  are spared it.
+* Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
+* Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
+* Under `prefix-protected` the policy looks for another victim instead of stopping at a protected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Sequence
+from typing import Any, cast
+
+from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
+from kvlab.base import OffloadKey
+from kvlab.block_status import BlockStatus, SlotsBlockStatus
+from kvlab.policies import CachePolicy, EvictableListLRUCachePolicy, FullScanLRUCachePolicy
+
+_LONGEST_RUN = 4096
+_IGNORE_MISSING = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
+
+
+class OffloadPolicy(ReplayPolicy):
+    """`policy` under test. Every block is idle, so `evict` finds one as long as the policy keeps any."""
+
+    def __init__(self, policy: CachePolicy) -> None:
+        super().__init__(policy.cache_capacity)
+        policy.count_inspected = False
+        self.policy = policy
+        self.size = 0
+        self._free: list[BlockStatus] = []
+
+    def __contains__(self, block: int) -> bool:
+        return self.policy.get(_key(block)) is not None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def touch(self, block: int) -> None:
+        self.policy.touch((_key(block),))
+
+    def insert(self, block: int) -> None:
+        self.policy.insert(_key(block), self._free.pop() if self._free else self._record())
+        self.size += 1
+
+    def evict(self, protected: Container[int] = NOTHING) -> bool:
+        victims = self.policy.evict(1, cast(Collection[Any], protected))
+        if victims is None:
+            return False
+        self._free.append(victims[0][1])
+        self.size -= 1
+        return True
+
+    def access(self, blocks: Iterable[int]) -> int:
+        get, touch = cast(Any, self.policy.get), cast(Any, self.policy.touch)
+        insert, evict = cast(Any, self.policy.insert), cast(Any, self.policy.evict)
+        capacity, hits = self.capacity, 0
+        spare_missing = type(self.policy) in _IGNORE_MISSING
+        run: list[int] = []
+        for block in blocks:
+            if get(block) is not None:
+                hits += 1
+                run.append(block)
+                if len(run) == _LONGEST_RUN:
+                    touch(run[::-1])
+                    run.clear()
+                continue
+            if not spare_missing:
+                run.append(block)
+            if run:
+                touch(run[::-1])
+                run.clear()
+            if self.size >= capacity:
+                ((_, record),) = evict(1, NOTHING)
+            else:
+                record = self._record()
+                self.size += 1
+            insert(block, record)
+        touch(run[::-1])
+        return hits
+
+    def access_request(self, blocks: Sequence[int]) -> None:
+        """As `prepare_store` does: touch all, then store what is missing with everything of the request protected."""
+        for block in blocks:
+            self.touch(block)
+            if block not in self:
+                self.insert(block)
+        protected = set(blocks)
+        while self.size > self.capacity and self.evict(protected):
+            pass
+
+    def _record(self) -> BlockStatus:
+        record = SlotsBlockStatus(self.size)
+        record.ref_cnt = 0
+        return record
+
+
+def _key(block: int) -> OffloadKey:
+    return cast(OffloadKey, block)
