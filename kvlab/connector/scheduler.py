@@ -43,7 +43,8 @@ from kvlab.connector.offers import (
     storable_ranges,
     store_source,
 )
-from kvlab.connector.state import ConnectorRequest, GroupOffloadConfig, KVGroup, RequestOffloadState
+from kvlab.connector.state import BlockPositions, ConnectorRequest, GroupOffloadConfig, KVGroup, RequestOffloadState
+from kvlab.policies.context import BLOCK_POSITIONS
 
 
 class OffloadingConnector:
@@ -91,9 +92,13 @@ class OffloadingConnector:
     # --- requests ---
 
     def on_new_request(self, request: ConnectorRequest) -> None:
-        ctx = ReqContext(req_id=request.request_id)
+        """The client's `kv_transfer_params` reach managers and policies, with the positions of the blocks."""
+        params = dict(getattr(request, "kv_transfer_params", None) or {})
+        ctx = ReqContext(request.request_id, params)
         offloading = self.manager.on_new_request(ctx)
-        self._req_status[request.request_id] = RequestOffloadState(request, ctx, offloading, len(self.groups))
+        state = RequestOffloadState(request, ctx, offloading, len(self.groups))
+        params[BLOCK_POSITIONS] = BlockPositions(self.groups, state.group_states)
+        self._req_status[request.request_id] = state
 
     def request_finished(self, request: ConnectorRequest) -> None:
         """Ended or aborted, before its GPU blocks are freed. With jobs in flight the manager hears of it later."""

@@ -63,6 +63,24 @@ class RequestGroupState:
         self.num_hit_blocks = 0
 
 
+class BlockPositions:
+    """Where each of a request's blocks starts in its prompt, in tokens. For policies that ask; free for the others."""
+
+    __slots__ = ("_groups", "_positions", "_states")
+
+    def __init__(self, groups: Sequence[GroupOffloadConfig], states: Sequence[RequestGroupState]) -> None:
+        self._groups = groups
+        self._states = states
+        self._positions: dict[OffloadKey, int] = {}
+
+    def get(self, key: OffloadKey) -> int | None:
+        if key not in self._positions and len(self._positions) < sum(len(state.offload_keys) for state in self._states):
+            for group, state in zip(self._groups, self._states, strict=True):
+                starts = range(0, len(state.offload_keys) * group.block_size_tokens, group.block_size_tokens)
+                self._positions.update(zip(state.offload_keys, starts, strict=True))
+        return self._positions.get(key)
+
+
 class RequestOffloadState:
     __slots__ = ("group_states", "num_locally_computed_tokens", "offloading_context", "req", "req_context",
                  "transfer_jobs")  # fmt: skip

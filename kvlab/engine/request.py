@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from kvlab.base import OffloadKey
+from kvlab.policies.context import SESSION_ID
 from kvlab.workload import Request
 
 
@@ -59,6 +60,11 @@ class EngineRequest:
     @property
     def num_tokens(self) -> int:
         return self.num_prompt_tokens + self.num_output_tokens
+
+    @property
+    def kv_transfer_params(self) -> dict[str, str]:
+        """What a client that names its sessions would send: the conversation."""
+        return {SESSION_ID: str(self.request.conversation)}
 
     @property
     def is_finished(self) -> bool:

@@ -7,7 +7,9 @@ from kvlab.policies.evictable_list_lru import EvictableListLRUCachePolicy
 from kvlab.policies.full_scan_lru import FullScanLRUCachePolicy
 from kvlab.policies.heap_lru import HeapLRUCachePolicy
 from kvlab.policies.logical_recency_lru import LogicalRecencyLRUCachePolicy
+from kvlab.policies.prefix_position import PrefixPositionCachePolicy
 from kvlab.policies.registry import available_policies, get_policy_class, register_policy
+from kvlab.policies.session_superseded import SessionSupersededCachePolicy
 
 __all__ = [
     "ARCCachePolicy",
@@ -17,6 +19,8 @@ __all__ = [
     "FullScanLRUCachePolicy",
     "HeapLRUCachePolicy",
     "LogicalRecencyLRUCachePolicy",
+    "PrefixPositionCachePolicy",
+    "SessionSupersededCachePolicy",
     "available_policies",
     "get_policy_class",
     "register_policy",
