@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     failed = [one for one in chosen if not build(one, pictures=not options.no_pictures)]
-    write_tables(written())
+    refresh(written())
     return 1 if failed else 0
 
 
@@ -59,8 +59,16 @@ def build(one: Entry, pictures: bool = True) -> bool:
     return not found
 
 
-def write_tables(entries: Sequence[Entry]) -> None:
+def refresh(entries: Sequence[Entry]) -> None:
+    """Head tables and bars of all notebooks, built now or not, and the tables of the READMEs."""
     folder = notebooks_dir()
+    for one in entries:
+        path = folder / one.file
+        notebook = read(path)
+        before = dumps(notebook)
+        add_navigation(notebook, one, entries)
+        if dumps(notebook) != before:
+            write(path, notebook)
     for path, link in ((folder / "README.md", ""), (folder.parent / "README.md", "notebooks/")):
         text = path.read_text(encoding="utf-8")
         if "<!-- notebooks -->" in text:

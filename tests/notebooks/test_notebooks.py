@@ -1,0 +1,94 @@
+"""The committed notebooks: what must hold for the files, and that the code still gives what they show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kvlab.lab.catalogue import CATALOGUE, Entry
+from kvlab.lab.compare import MEASURED, counted
+from kvlab.lab.files import PLOTLY, PNG, code_cells, notebooks_dir, outputs, problems, read, source, tags, written
+from kvlab.lab.navigation import add_navigation, notebook_table
+
+WRITTEN = written()
+each = pytest.mark.parametrize("one", WRITTEN, ids=[one.number for one in WRITTEN])
+MAX_CODE_CELLS = 30
+MAX_CELL_LINES = 24
+
+
+def committed(one: Entry) -> dict[str, Any]:
+    return read(notebooks_dir() / one.file)
+
+
+@each
+def test_committed_as_it_must_be(one: Entry) -> None:
+    """Executed 1..n, no errors, no widget state, a PNG beside every figure, no machine's folder, under 500 kB."""
+    path = notebooks_dir() / one.file
+    assert problems(read(path), path.stat().st_size) == []
+
+
+@each
+def test_head_and_navigation_are_the_catalogues(one: Entry) -> None:
+    notebook = committed(one)
+    rebuilt = json.loads(json.dumps(notebook))
+    add_navigation(rebuilt, one, WRITTEN)
+    for position in (0, -1):
+        assert source(notebook["cells"][position]) == source(rebuilt["cells"][position]), "run: make notebooks"
+
+
+@each
+def test_links_lead_somewhere(one: Entry) -> None:
+    for cell in committed(one)["cells"]:
+        if cell["cell_type"] == "markdown":
+            for target in source(cell).split("](")[1:]:
+                name = target.split(")")[0]
+                assert name.startswith(("https://", "#")) or (notebooks_dir() / name).is_file(), name
+
+
+@each
+def test_a_session_not_a_book(one: Entry) -> None:
+    cells = code_cells(committed(one))
+    assert len(cells) <= MAX_CODE_CELLS
+    for cell in cells:
+        if "exercise" not in tags(cell):
+            assert len(source(cell).splitlines()) <= MAX_CELL_LINES, source(cell)
+        assert "raises-exception" not in tags(cell)
+
+
+@each
+def test_every_title_states_a_finding(one: Entry) -> None:
+    for cell, output in outputs(committed(one)):
+        data = output.get("data", {})
+        if PLOTLY in data:
+            assert len(data[PLOTLY]["layout"]["title"]["text"]) > 20, source(cell)
+            assert output["metadata"][PNG]["alt"].startswith("Figure: ")
+
+
+@pytest.mark.notebooks
+@each
+def test_run_all_gives_what_is_committed(one: Entry, run_once: Any) -> None:
+    """Top to bottom in a fresh kernel, exercises untouched: the same counted numbers, texts and figures."""
+    for (line, now), (_, then) in zip(counted(run_once(one.number)), counted(committed(one)), strict=True):
+        assert now == then, f"{line!r} shows something else now; run: make notebooks"
+
+
+def test_the_tables_name_every_notebook() -> None:
+    folder = notebooks_dir()
+    assert notebook_table(WRITTEN) in (folder / "README.md").read_text(encoding="utf-8")
+    main = (folder.parent / "README.md").read_text(encoding="utf-8")
+    if "<!-- notebooks -->" in main:
+        assert notebook_table(WRITTEN, "notebooks/") in main
+
+
+def test_no_stray_notebooks() -> None:
+    known = {one.file for one in CATALOGUE}
+    assert {path.name for path in notebooks_dir().glob("*.ipynb")} <= known
+
+
+def test_the_first_cell_of_code_is_measured() -> None:
+    """It prints versions and the processor: never to be compared."""
+    for one in WRITTEN:
+        first = code_cells(committed(one))[0]
+        assert MEASURED in tags(first) and f'setup("{one.number}")' in source(first)
