@@ -5,7 +5,8 @@ those before it. A block's position comes from the request (`kvlab.policies.cont
 
 Wins when more long prompts come round again than the cache can hold: it keeps the head of each, where LRU has just
 thrown out whatever comes next. Loses when prompts die: nothing is older than a head, so the heads of conversations that
-are over stay for good, and the tails of those that live on pay for them.
+are over stay for good, and the tails of those that live on pay for them. On the traces in `data/policy_traces`: 140 of
+384 blocks found where LRU finds none (`prompts_in_turn`), 55 where LRU finds 114 (`prompts_that_die`).
 
 Notes:
 * `heap_lru` with another rank. Pinned blocks are in nobody's way, as there.

