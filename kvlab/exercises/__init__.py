@@ -17,6 +17,7 @@ from typing import Any
 
 from kvlab.checks import unknown_name
 from kvlab.exercises.exercise import Exercise, Wrong
+from kvlab.exercises.leaderboard import leaderboard, sample_traces
 from kvlab.exercises.report import Failed, Picture, Report, Score
 from kvlab.exercises.running import run_checks
 
@@ -30,7 +31,9 @@ __all__ = [
     "check",
     "get_exercise",
     "hint",
+    "leaderboard",
     "registry",
+    "sample_traces",
     "solution",
     "use",
 ]
@@ -52,6 +55,8 @@ NAMES = (
     "step-model",
     "ablation",
     "overlap",
+    "fix-the-bug",
+    "your-policy",
 )  # in the order of the notebooks
 
 
