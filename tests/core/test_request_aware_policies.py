@@ -211,8 +211,7 @@ class SlowSuperseded(CachePolicy):
         del self.blocks[key], self.user[key]
 
     def evict(self, n: int, protected: Any) -> Any:
-        ordered = self.superseded + [key for key in self.order if key not in self.superseded]
-        ordered = [key for key in ordered if self.blocks[key].ref_cnt == 0 and key not in protected]
+        ordered = [key for key in self.keys_cold_to_hot() if self.blocks[key].ref_cnt == 0 and key not in protected]
         if len(ordered) < n:
             return None
         victims = [(key, self.blocks[key]) for key in ordered[:n]]
@@ -225,6 +224,9 @@ class SlowSuperseded(CachePolicy):
 
     def resident_blocks(self) -> Any:
         return self.blocks.items()
+
+    def keys_cold_to_hot(self) -> Any:
+        return iter(self.superseded + [key for key in self.order if key not in self.superseded])
 
 
 def test_random_sessions_against_the_rule_said_plainly() -> None:
