@@ -21,7 +21,7 @@ SCALE = 1.5
 def write_pngs(figures: Sequence[go.Figure | dict[str, Any]], files: Sequence[Path], scale: float = SCALE) -> None:
     """One file a figure (figures as objects or as JSON data), at the figure's own size times `scale`.
 
-    Raises ImportError without kaleido or pillow, naming what to install.
+    Raises ImportError without kaleido or pillow, naming what to install, and OSError if the browser drew nothing.
     """
     if any(importlib.util.find_spec(package) is None for package in ("kaleido", "PIL")):
         raise ImportError("pictures need kaleido, pillow and a Chrome or Chromium: pip install -e '.[docs]'")
@@ -37,6 +37,8 @@ def write_pngs(figures: Sequence[go.Figure | dict[str, Any]], files: Sequence[Pa
         height=[figure.layout.height for figure in whole],
     )
     for file in files:
+        if not file.is_file():
+            raise OSError(f"the browser did not draw picture {file.name}: on a busy machine it can time out, run again")
         _use_palette(file)
 
 
