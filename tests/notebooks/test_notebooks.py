@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from kvlab.exercises import get_exercise, registry
 from kvlab.lab.catalogue import CATALOGUE, Entry
 from kvlab.lab.compare import MEASURED, counted
+from kvlab.lab.execute import execute
 from kvlab.lab.files import PLOTLY, PNG, code_cells, notebooks_dir, outputs, problems, read, source, tags, written
 from kvlab.lab.navigation import add_navigation, notebook_table
 
@@ -92,3 +94,38 @@ def test_the_first_cell_of_code_is_measured() -> None:
     for one in WRITTEN:
         first = code_cells(committed(one))[0]
         assert MEASURED in tags(first) and f'setup("{one.number}")' in source(first)
+
+
+def exercise_cells(notebook: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {cell["metadata"]["kvlab"]["exercise"]: cell for cell in code_cells(notebook) if "exercise" in tags(cell)}
+
+
+@each
+def test_exercises_are_the_registrys(one: Entry) -> None:
+    """Statement, stub, check and use stand one below the other, unsolved, in the registry's words and order."""
+    notebook = committed(one)
+    wanted = [exercise for exercise in registry() if exercise.notebook == one.number]
+    assert list(exercise_cells(notebook)) == [exercise.name for exercise in wanted]
+    texts = [source(cell) for cell in notebook["cells"]]
+    for exercise in wanted:
+        at = texts.index(exercise.stub)
+        assert texts[at - 1] == exercise.statement
+        assert texts[at + 1 : at + 3] == [exercise.check_cell, exercise.use_cell]
+    assert sum(exercise.minutes for exercise in wanted) <= one.doing
+
+
+@pytest.mark.notebooks
+@each
+def test_run_all_with_solutions(one: Entry) -> None:
+    """With the solutions' text in the cells every check passes, and nothing falls back on the reference."""
+    notebook = committed(one)
+    cells = exercise_cells(notebook)
+    if not cells:
+        pytest.skip("no exercises in it")
+    for name, cell in cells.items():
+        cell["source"] = get_exercise(name).solution
+    done = execute(notebook, notebooks_dir())
+    said = json.dumps(done["cells"], ensure_ascii=False)
+    for name in cells:
+        assert f"{name}: pass" in said
+        assert f"use: {name}" not in said
