@@ -6,6 +6,7 @@ Exit codes: 0; 2 for wrong input (one message, no traceback); 1 for a run that f
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -110,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from rich.console import Console
 
+    # So that a policy named module:Class is found in the current folder, however kvlab was started.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         return _COMMANDS[args.command](args, Console())
     except KeyboardInterrupt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.config.errors import did_you_mean, unknown_name, wrong_value
+from kvlab.config.errors import ConfigError, did_you_mean, unknown_name, wrong_value
 
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 # The first is the one kvlab models; the others are vLLM 0.24's, to tell "another connector" from a misspelt one.
@@ -26,6 +26,10 @@ def check_policy(name: object, module_path: str | None = None, where: object = "
         return
     try:
         get_policy_class(name)
-    except ValueError:
-        hint = did_you_mean(name, known) or "; or a class name, with cache_policy_module_path (vLLM 0.27+)"
+    except ValueError as error:
+        if ":" in name:
+            raise ConfigError(str(error), key="eviction_policy", value=name, where=where) from None
+        hint = (
+            did_you_mean(name, known) or "; or module:Class, or a class name with cache_policy_module_path (vLLM 0.27+)"
+        )
         raise unknown_name("eviction_policy", name, known, where, hint) from None

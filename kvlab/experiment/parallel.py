@@ -13,12 +13,15 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
 from typing import Any
 
+from kvlab.config import ConfigError
 from kvlab.experiment.arm import ArmSpec, run_arm
+from kvlab.policies.registry import module_of
 from kvlab.results import ArmResult
 
 PROGRESS_INTERVAL_S = 0.25
@@ -54,7 +57,11 @@ def run_arms(
     max_processes: int,
     on_progress: Callable[[ArmProgress], None] = lambda progress: None,
 ) -> Outcome:
-    """Run every arm, at most `max_processes` at a time. KeyboardInterrupt ends the run early, not the call."""
+    """Run every arm, at most `max_processes` at a time. KeyboardInterrupt ends the run early, not the call.
+
+    ConfigError, before anything starts, for a policy of one's own that the arms' processes cannot find.
+    """
+    modules = _policy_modules(specs)
     context = mp.get_context("spawn")
     stop = context.Event()
     waiting = list(specs)
@@ -68,7 +75,7 @@ def run_arms(
             try:
                 while waiting and len(running) < max(1, max_processes) and not interrupted:
                     spec = waiting.pop(0)
-                    running.update([_start(context, spec, stop)])
+                    running.update([_start(context, spec, modules[spec.policy], stop)])
                 _receive(running, arms, errors, on_progress)
             except KeyboardInterrupt:
                 interrupted = True
@@ -84,9 +91,24 @@ def run_arms(
     return Outcome([arms[s.name] for s in specs if s.name in arms], errors, interrupted)
 
 
-def _start(context: Any, spec: ArmSpec, stop: Any) -> tuple[Connection, tuple[ArmSpec, BaseProcess]]:
+def _policy_modules(specs: Iterable[ArmSpec]) -> dict[str, str | None]:
+    """What the process of each policy's arm has to import, see `module_of`."""
+    modules: dict[str, str | None] = {}
+    for spec in specs:
+        try:
+            modules[spec.policy] = module_of(spec.policy)
+        except ValueError as error:
+            raise ConfigError(str(error), key="policies", value=spec.policy) from None
+    return modules
+
+
+def _start(
+    context: Any, spec: ArmSpec, module: str | None, stop: Any
+) -> tuple[Connection, tuple[ArmSpec, BaseProcess]]:
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_arm_process, args=(spec, sender, stop), daemon=True, name=f"arm {spec.name}")
+    process = context.Process(
+        target=_arm_process, args=(spec, module, sender, stop), daemon=True, name=f"arm {spec.name}"
+    )
     process.start()
     sender.close()
     return receiver, (spec, process)
@@ -127,7 +149,7 @@ def _end(running: Iterable[tuple[ArmSpec, BaseProcess]]) -> None:
         process.join()
 
 
-def _arm_process(spec: ArmSpec, sender: Connection, stop: Any) -> None:
+def _arm_process(spec: ArmSpec, module: str | None, sender: Connection, stop: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     last = 0.0
 
@@ -139,6 +161,8 @@ def _arm_process(spec: ArmSpec, sender: Connection, stop: Any) -> None:
             sender.send(ArmProgress(spec.name, seconds, spec.workload.max_seconds, tokens))
 
     try:
+        if module is not None:
+            import_module(module)
         sender.send(run_arm(spec, progress, stop.is_set))
     except Exception as error:
         sender.send(f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}")

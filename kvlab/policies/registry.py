@@ -1,15 +1,19 @@
 """Names of policies, so that a configuration can ask for one with a string.
 
 Mirrors `vllm/v1/kv_offload/cpu/policies/factory.py` of release 0.27. Left out: lazy imports. Different: whatever is
-wrong with a name is a ValueError that lists the known ones.
+wrong with a name is a ValueError that lists the known ones. Added: `module:Class` as a name.
 
 Notes:
 * A registered name wins over `cache_policy_module_path`, as in vLLM.
+* `module:Class` is a name wherever one is taken; `module:name` too, for what the module registers when imported.
+* A name registered by hand is known in this process only. `module_of` says what another one has to import.
 * `lru` means what vLLM 0.24-0.30 calls `lru`: the evictable list. 0.23's is `full_scan_lru`.
 """
 
 import importlib
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,15 +43,17 @@ def register_policy(name: str, policy_class: Any = None, *, replace: bool = Fals
 
 
 def get_policy_class(name: str, module_path: str | None = None) -> type[CachePolicy]:
-    """The class registered as `name`, or else the class of that name in the module `module_path`.
+    """The class registered as `name`, or `module:Class`, or else the class of that name in the module `module_path`.
 
     ValueError if there is none or it is not a `CachePolicy`; ModuleNotFoundError if the module does not exist.
     """
     registered = _POLICIES.get(_ALIASES.get(name, name))
     if registered is not None:
         return registered
+    if module_path is None and ":" in name:
+        return _named_with_module(name)
     if module_path is None:
-        hint = "; or name a class and give cache_policy_module_path, the module it is in"
+        hint = "; or module:Class, or a class name with cache_policy_module_path, the module it is in"
         raise unknown_name("cache policy", name, [*_POLICIES, *_ALIASES], hint)
     what = f"{name!r} in cache_policy_module_path {module_path!r}"
     return _check_class(what, getattr(importlib.import_module(module_path), name, "nothing of that name"))
@@ -76,6 +82,43 @@ def build_policy(
 def available_policies() -> list[str]:
     """Registered names, sorted, without aliases."""
     return sorted(_POLICIES)
+
+
+def module_of(name: str) -> str | None:
+    """The module that another process must import before it knows `name`; None: the program it starts with.
+
+    ValueError for a policy that no other process can find: defined in a notebook cell, at the prompt, or in a function.
+    """
+    policy_class = get_policy_class(name)
+    module_name: str = policy_class.__module__
+    module = sys.modules.get(module_name)
+    if getattr(module, policy_class.__qualname__, None) is policy_class:
+        if module_name != "__main__":
+            return module_name
+        if os.path.isfile(getattr(module, "__file__", None) or ""):
+            return None
+    raise ValueError(
+        f"policy {name!r} is defined where no other process can find it (a notebook cell, the prompt, or a function); "
+        f"put {policy_class.__name__} into a file, in a notebook with %%writefile my_policies.py, and name it "
+        f"my_policies:{policy_class.__name__}"
+    )
+
+
+def _named_with_module(name: str) -> type[CachePolicy]:
+    module_path, _, class_name = name.rpartition(":")
+    if not class_name or not all(part.isidentifier() for part in module_path.split(".")):
+        raise ValueError(f"policy {name!r} must be a name, or module:Class such as my_policies:MyPolicy")
+    try:
+        module = importlib.import_module(module_path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_path}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(
+            f"policy {name!r}: there is no module {error.name!r}; "
+            "its file must be in the current folder or on PYTHONPATH"
+        ) from None
+    found = getattr(module, class_name, None) or _POLICIES.get(class_name, "nothing of that name")
+    return _check_class(f"policy {name!r}", found)
 
 
 def _check_class(what: str, candidate: object) -> type[CachePolicy]:

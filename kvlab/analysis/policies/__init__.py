@@ -43,7 +43,8 @@ def replay_policies() -> list[str]:
 def make_replay_policy(
     policy: str | type[CachePolicy] | type[ReplayPolicy], capacity: int, options: Mapping[str, Any] | None = None
 ) -> ReplayPolicy:
-    """A policy by name or class for `capacity` blocks. `options`: keyword arguments of a `CachePolicy`.
+    """A policy by name, `module:Class` or class, for `capacity` blocks. `options`: keyword arguments of a
+    `CachePolicy`.
 
     Raises ValueError for an unknown name, a capacity below 1, a class of another kind, or options that do not fit.
     """
@@ -54,7 +55,7 @@ def make_replay_policy(
             raise ValueError(f"policy {policy!r} takes no options, got {dict(options)!r}")
         return known(capacity)
     if isinstance(policy, str):
-        if policy not in replay_policies():
+        if policy not in replay_policies() and ":" not in policy:
             raise unknown_name("policy", policy, replay_policies())
         policy = "arc" if policy == VLLM_ARC else policy
     return OffloadPolicy(build_policy(policy, capacity, None, options))  # type: ignore[arg-type]
