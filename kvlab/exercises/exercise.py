@@ -71,7 +71,7 @@ class Exercise:
     write: tuple[str, ...] = ()
     scores: Callable[[Any, Any], Sequence[Score]] | None = None
     picture: Callable[[Any], Picture] | None = None
-    line_limit: int = 2_000_000
+    line_limit: int = 500_000
 
     @property
     def module(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +11,11 @@ import pytest
 
 import kvlab.exercises
 from kvlab.exercises import Exercise, Wrong, check, hint, registry, solution, use
+from tests.exercises.cells import run_cell
 
 EXERCISES = [pytest.param(exercise, id=exercise.name) for exercise in registry()]
 WRONG = [pytest.param(e, wrong, id=f"{e.name}: {wrong.what}") for e in registry() for wrong in e.wrong]
 FOLDER = Path(kvlab.exercises.__file__).parent
-
-
-def run_cell(text: str, entry: str) -> Any:
-    """What the cell's text defines under that name, run as a notebook would: source lines can be looked up."""
-    filename = f"<cell {hash(text)}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(text, filename, "exec"), namespace)
-    return namespace[entry]
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
