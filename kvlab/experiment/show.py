@@ -37,7 +37,7 @@ def print_result(result: Result, console: Console, recorded: Result | None = Non
     console.print(where_the_time_went(result))
     console.print(blocks_inspected(result))
     for arm in result.arms[:2] if result.kind == "reproduce" else ():
-        console.print(block_states(arm, _clock(result)))
+        console.print(block_states(arm, result.clock))
     for note in (*assumed_lines(result), *result.notes):
         console.print(f"  {note}", highlight=False, style="dim")
 
@@ -62,7 +62,7 @@ def _print_table(result: Result, console: Console, with_published: bool = True) 
 
 def where_the_time_went(result: Result) -> RichTable:
     """Scheduler seconds by kind of call, and what the rest of the run's seconds were."""
-    table = RichTable(title=f"Where the seconds went ({_clock(result)}seconds)", title_justify="left")
+    table = RichTable(title=f"Where the seconds went ({result.clock} seconds)", title_justify="left")
     table.add_column("")
     for arm in result.arms:
         table.add_column(arm.name, justify="right")
@@ -98,18 +98,14 @@ def inspected_in_all(arm: ArmResult) -> int:
     return sum(blocks * calls for blocks, calls in arm.inspected_per_evict.items())
 
 
-def block_states(arm: ArmResult, clock: str = "virtual ") -> RichTable:
+def block_states(arm: ArmResult, clock: str = "virtual") -> RichTable:
     """CPU blocks by state at a few moments."""
     names = ("pinned", "pending", "idle", "free", "running", "waiting")
     table = RichTable(title=f"CPU blocks over time, {arm.name}", title_justify="left")
-    for column in (f"{clock}s", *names):
+    for column in (f"{clock} s", *names):
         table.add_column(column, justify="right")
     for i in range(1, MOMENTS + 1):
         moment = arm.duration_s * i / MOMENTS
         values = [value_at(arm, name, moment) for name in names]
         table.add_row(f"{moment:.1f}", *("-" if v is None else f"{v:,.0f}" for v in values))
     return table
-
-
-def _clock(result: Result) -> str:
-    return "" if result.config.get("clock") == "wall" else "virtual "

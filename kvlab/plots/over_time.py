@@ -18,7 +18,7 @@ from kvlab.plots.style import (
 )
 from kvlab.results import ArmResult, Result, cumulative_ratio, main_pair, published_ratios
 
-TIME_AXIS = "virtual time (s)"
+TIME_AXIS = "{} time (s)"
 PUBLISHED_SECONDS = 700
 _WINDOWS = 120
 # From the bottom of the stack to its top.
@@ -48,7 +48,7 @@ def token_rate(result: Result, recorded: bool = False) -> go.Figure:
     heights = spread_labels(ends, top * 0.07)
     for arm, height in zip(arms, heights, strict=True):
         label_end(figure, height, arm.name, policy_colour(arm))
-    figure.update_xaxes(title=TIME_AXIS, range=[0, _last(arms)])
+    figure.update_xaxes(title=TIME_AXIS.format(result.clock), range=[0, _last(arms)])
     figure.update_yaxes(title="total tokens/s (moving window)", rangemode="tozero")
     caption = f"Circles: the arm's first eviction. Window: {_window(arms):.2g} s. {provenance(result, recorded)}"
     return finish(figure, _rate_title(arms), caption)
@@ -64,7 +64,7 @@ def tokens_so_far(result: Result, recorded: bool = False) -> go.Figure:
         x, y = thin(arm.series["t_s"], arm.series["total_tokens"])
         figure.add_scatter(x=x, y=y, mode="lines", name=arm.name, line={"color": policy_colour(arm), "width": 2})
         label_end(figure, height, f"{arm.name}<br>{short_number(top)}", policy_colour(arm))
-    figure.update_xaxes(title=TIME_AXIS, range=[0, _last(arms)])
+    figure.update_xaxes(title=TIME_AXIS.format(result.clock), range=[0, _last(arms)])
     figure.update_yaxes(title="tokens processed (input + output)", rangemode="tozero")
     title = "Tokens processed since the cold start"
     pair = main_pair(result)
@@ -101,7 +101,7 @@ def block_states(result: Result, recorded: bool = False) -> go.Figure:
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(title=TIME_AXIS, row=1, col=column)
+        figure.update_xaxes(title=TIME_AXIS.format(result.clock), row=1, col=column)
         shares = [p / total for p, *rest in zip(*states, strict=True) if (total := p + sum(rest)) > 0]
         peaks.append((arm.name, max(shares, default=0.0)))
     figure.update_yaxes(title="CPU blocks", col=1)
@@ -135,7 +135,7 @@ def ratio_by_length(result: Result, recorded: bool = False) -> go.Figure:
         last = max(last, at)
     for (label, colour), height in zip(labels, spread_labels(ends, 0.09 * max(*y, *ends)), strict=True):
         label_end(figure, height, label, colour)
-    figure.update_xaxes(title="length of the run (virtual s)", range=[0, last])
+    figure.update_xaxes(title=f"length of the run ({result.clock} s)", range=[0, last])
     figure.update_yaxes(title="ratio of the tokens so far", range=[0, 1.1 * max(*y, *ends)])
     half = moments[-1] / 2
     at_half = min(zip(moments, ratios, strict=True), key=lambda point: abs(point[0] - half))[1]

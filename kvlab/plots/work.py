@@ -34,7 +34,7 @@ def scheduler_seconds(result: Result, recorded: bool = False) -> go.Figure:
     evicts = [(_evict_row(arm), arm.seconds.get("evict", 0.0)) for arm in result.arms]
     _bar(figure, "evict", _EVICT_COLOUR, evicts, _longest(result))
     figure.update_layout(barmode="stack")
-    figure.update_xaxes(title="virtual seconds in the scheduler")
+    figure.update_xaxes(title=f"{result.clock} seconds in the scheduler")
     figure.update_yaxes(categoryorder="array", categoryarray=rows)
     parts = []
     for arm in result.arms:

@@ -185,9 +185,9 @@ class Result:
     """One experiment. `created` is UTC in ISO form; `config` the whole resolved configuration, assumed values with
     their source; `published` the figures to compare with (`kvlab.results.load_published`) or None.
 
-    Tables, figures and the report read these keys of `config`, each optional: `scale` (name), `scale_factor`, `seed`,
-    `scheduler_clock`, `strategy`, `concurrency`, `output_tokens` (a request), `assumed` (list of {name, value,
-    source}).
+    Tables, figures and the report read these keys of `config`, each optional: `clock` ("virtual" or "wall"), `scale`
+    (name), `scale_factor`, `seed`, `scheduler_clock`, `strategy`, `concurrency`, `output_tokens` (a request), `assumed`
+    (list of {name, value, source}).
     """
 
     kind: str
@@ -225,6 +225,11 @@ class Result:
     @property
     def scale(self) -> str:
         return str(self.config.get("scale", "unnamed"))
+
+    @property
+    def clock(self) -> str:
+        """ "virtual", or "wall": then seconds are real ones."""
+        return str(self.config.get("clock") or "virtual")
 
     @property
     def scale_factor(self) -> float:

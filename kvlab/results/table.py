@@ -113,7 +113,7 @@ def _title(result: Result) -> str:
 def _notes(result: Result) -> list[str]:
     notes = []
     counts = ", ".join(f"{a.name} {a.completed_requests:,} of {a.started_requests:,}" for a in result.arms)
-    notes.append(f"Per Sec here is completed requests over virtual seconds. Completed of started: {counts}.")
+    notes.append(f"Per Sec here is completed requests over {result.clock} seconds. Completed of started: {counts}.")
     if result.published:
         source = result.published.get("source") or "its file"
         notes.append(
