@@ -5,6 +5,7 @@ tier does with the CPU tier's slots; a write down is a *cascade*, a read up a *p
 takes three steps of the scheduler: the existence check, the promotion, the load.
 """
 
+from kvlab.tiering.backpressure import BackPressure, DropAll, DropProportionally, EMADetector
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
 from kvlab.tiering.example import ExampleTier
 from kvlab.tiering.failures import SeededFailures
@@ -20,7 +21,11 @@ register_tier("virtual", VirtualTier)
 register_tier("fs", "kvlab.tiering.fs:FileSystemTier")
 
 __all__ = [
+    "BackPressure",
     "CPUPrimaryTierOffloadingManager",
+    "DropAll",
+    "DropProportionally",
+    "EMADetector",
     "ExampleTier",
     "InFlight",
     "JobMetadata",

@@ -1,9 +1,9 @@
 """CPU tier plus secondary tiers: cascade every store downwards, promote on a lookup that finds a block below.
 
 Mirrors `vllm/v1/kv_offload/tiering/manager.py` of release 0.24, with the lookup names of 0.28, partial job success
-(0.28) and, unless switched off, 0.25's deferred "request finished". Left out: back-pressure (0.31), per-request tier
-filters (0.27), parking of request-level keys that are still being written (0.29). The jobs themselves are in
-`kvlab.tiering.transfers`.
+(0.28) and, unless switched off, 0.25's deferred "request finished". Back-pressure (0.31) is an option. Left out:
+per-request tier filters (0.27), parking of request-level keys that are still being written (0.29). The jobs themselves
+are in `kvlab.tiering.transfers`.
 
 Notes:
 * `lookup` may evict: a block found below gets a CPU slot at once, one victim a block.
@@ -18,7 +18,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from kvlab.base import (
@@ -34,6 +34,7 @@ from kvlab.base import (
     ReqContext,
     RequestOffloadingContext,
 )
+from kvlab.tiering.backpressure import BackPressure
 from kvlab.tiering.base import SecondaryTierManager
 from kvlab.tiering.jobs import InFlight
 from kvlab.tiering.primary import CPUPrimaryTierOffloadingManager
@@ -61,6 +62,8 @@ class TieringOffloadingManager(OffloadingManager):
       the seconds of `prepare_write`, `prepare_read` and so on are part of those of the call they happen in.
     * `defer_request_finished`: tiers hear that a request finished only after its last GPU store completed, and a reset
       keeps what live requests asked for (0.25). False: at once, and a reset forgets (0.24).
+    * `backpressure`: by index of the tier, whether a store may be made at all (0.31). A tier without one gets every
+      store, as up to 0.30.
     * `enable_events` makes a list of its own to which nothing is added, as in vLLM; block events come from the primary
       tier.
 
@@ -75,6 +78,7 @@ class TieringOffloadingManager(OffloadingManager):
         enable_events: bool = False,
         *,
         defer_request_finished: bool = True,
+        backpressure: Mapping[int, BackPressure] | None = None,
     ) -> None:
         _check(primary_tier, secondary_tiers)
         self.primary_tier = primary_tier
@@ -85,7 +89,7 @@ class TieringOffloadingManager(OffloadingManager):
         self._counting = primary_tier.counting
         # Asked directly: the primary tier's own `lookup` would count a miss before the tiers have been asked.
         self._policy = primary_tier.cache_policy
-        self._transfers = Transfers(primary_tier, self.secondary_tiers)
+        self._transfers = Transfers(primary_tier, self.secondary_tiers, backpressure or {})
         self._requests = RequestBooks()
         self._processed_jobs_this_step = False
         timed_call = primary_tier.hand_over_timing(_TIMED_CALLS)

@@ -12,9 +12,10 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kvlab.base import OffloadingStateError, OffloadKey, PrepareStoreOutput, ReqContext
+from kvlab.tiering.backpressure import BackPressure
 from kvlab.tiering.base import JobResult, SecondaryTierManager
 from kvlab.tiering.jobs import TransferJobs
 from kvlab.tiering.primary import CPUPrimaryTierOffloadingManager
@@ -23,9 +24,15 @@ from kvlab.tiering.primary import CPUPrimaryTierOffloadingManager
 class Transfers:
     """`promotions_evicted_unused`: blocks that were promoted and evicted before any GPU load read them."""
 
-    def __init__(self, primary_tier: CPUPrimaryTierOffloadingManager, tiers: Sequence[SecondaryTierManager]) -> None:
+    def __init__(
+        self,
+        primary_tier: CPUPrimaryTierOffloadingManager,
+        tiers: Sequence[SecondaryTierManager],
+        backpressure: Mapping[int, BackPressure],
+    ) -> None:
         self._primary_tier = primary_tier
         self._tiers = tiers
+        self._backpressure = backpressure
         self.jobs = TransferJobs(len(tiers))
         #: tier index -> request id -> keys, their slots, the context
         self._pending_load_submissions: dict[int, dict[str, tuple[list[OffloadKey], list[int], ReqContext]]] = {}
@@ -33,7 +40,10 @@ class Transfers:
         self.promotions_evicted_unused = 0
 
     def cascade(self, tier_index: int, keys: tuple[OffloadKey, ...], req_context: ReqContext) -> None:
-        """Pin ready blocks until this tier has reported the job that writes them."""
+        """Pin ready blocks until this tier has reported the job that writes them. Under back-pressure: perhaps not."""
+        pressure = self._backpressure.get(tier_index)
+        if pressure is not None and not pressure.admits(len(keys)):
+            return
         block_ids = self._primary_tier.prepare_read(keys, req_context).block_ids
         job = self.jobs.open(tier_index, keys, block_ids, False, req_context)
         try:
@@ -42,6 +52,8 @@ class Transfers:
             self.jobs.discard(job.job_id)
             self._primary_tier.complete_read(keys, req_context)
             raise
+        if pressure is not None:
+            pressure.submitted(job.job_id, len(keys))
 
     def initiate_promotion(self, tier: SecondaryTierManager, key: OffloadKey, req_context: ReqContext) -> bool:
         """Reserve a slot, evicting if need be. False, with nothing changed, if there is none."""
@@ -95,6 +107,8 @@ class Transfers:
             lost = [key for key in job.keys if key not in good]
         primary = self._primary_tier
         if not job.is_promotion:
+            if tier_index in self._backpressure:
+                self._backpressure[tier_index].ended(job.job_id, result.success)
             primary.complete_read(job.keys, job.req_context)
             if primary.counting:
                 primary.stats.cascades_failed += len(lost)
@@ -122,3 +136,5 @@ class Transfers:
         self.jobs.forget_all()
         self._pending_load_submissions.clear()
         self._promoted_unused.clear()
+        for pressure in self._backpressure.values():
+            pressure.reset()
