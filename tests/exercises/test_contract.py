@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvlab.exercises
-from kvlab.exercises import Exercise, Wrong, check, hint, registry, solution, use
+from kvlab.exercises import Exercise, Failed, Wrong, check, disagree, get_exercise, hint, registry, solution, use
+from kvlab.exercises.planted import PLANTED, make_variant
+from kvlab.paths import repo_dir
 from tests.exercises.cells import run_cell
 
 EXERCISES = [pytest.param(exercise, id=exercise.name) for exercise in registry()]
@@ -109,3 +113,44 @@ def _definitions(text: str) -> list[tuple[str, str, str | None]]:
     return [
         (n.name, ast.unparse(n.args) if isinstance(n, ast.FunctionDef) else "", ast.get_docstring(n)) for n in nodes
     ]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_its_notebook_has_its_cell(exercise: Exercise) -> None:
+    root = repo_dir()
+    found = sorted((root / "notebooks").glob(f"{exercise.notebook}_*.ipynb")) if root is not None else []
+    if not found:
+        pytest.skip(f"notebook {exercise.notebook} is not there")
+    cells = json.loads(found[0].read_text(encoding="utf-8"))["cells"]
+    texts = [
+        "".join(cell["source"]) for cell in cells if cell["metadata"].get("kvlab", {}).get("exercise") == exercise.name
+    ]
+    if not texts and any(
+        exercise.name in "".join(cell["source"]) and "not there yet" in "".join(cell["source"]) for cell in cells
+    ):
+        pytest.skip(f"{found[0].name} leaves its place open still")
+    assert texts == [exercise.stub]
+    assert any("".join(cell["source"]).strip() == exercise.check_cell for cell in cells)
+
+
+def test_no_shorter_traffic_makes_the_two_lrus_disagree() -> None:
+    """All traffic of one and two calls on blocks 1 to 4 that both accept: the same victims."""
+    blocks = [list(some) for count in range(1, 5) for some in itertools.permutations((1, 2, 3, 4), count)]
+    calls = [(name, some) for name in disagree.CALLS for some in blocks]
+    tried = 0
+    for traffic in itertools.chain(((call,) for call in calls), itertools.product(calls, repeat=2)):
+        if traffic[0][0] != "prepare_store":  # on an empty cache every other first call is refused or does nothing
+            continue
+        try:
+            victims = [disagree.victims_of(policy, traffic) for policy in disagree.POLICIES]
+        except Failed:
+            continue
+        assert victims[0] == victims[1], traffic
+        tried += 1
+    assert tried > 1_000
+    assert len(get_exercise("disagree").reference()) == 3
+
+
+def test_faults_do_not_give_themselves_away_by_name() -> None:
+    shown = {repr(make_variant(number)(2)) for number in range(len(PLANTED) + 1)}
+    assert len(shown) == 1
