@@ -58,6 +58,12 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("result", help="a Result file (JSON)")
     show.add_argument("--html", metavar="FILE", help="write the HTML report to FILE as well")
     commands.add_parser("doctor", help="check this machine and installation, a line a check")
+    grade = commands.add_parser("grade", help="grade handed-in notebooks: a table, CSV, HTML")
+    grade.add_argument("path", nargs="+", metavar="PATH", help="notebooks, or folders of them")
+    grade.add_argument("--csv", metavar="FILE", help="write the table as CSV")
+    grade.add_argument("--html", metavar="FILE", help="write the table as a page")
+    grade.add_argument("--seconds", type=positive, default=30.0, help="for one cell with its checks (default: 30)")
+    grade.add_argument("--memory-mib", type=int, default=1024, help="for one cell, not on Windows (default: 1024)")
     calibrate = commands.add_parser("calibrate", help="find the GPU rate on the evictable-list arm (minutes)")
     calibrate.add_argument("--scale", choices=SCALES, default="paper")
     calibrate.add_argument("--low", type=positive, default=8000.0, help="computed tokens/s at paper scale")
@@ -69,6 +75,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="default: counted, so that a trial can be repeated exactly",
     )
     calibrate.add_argument("--out", metavar="FILE", required=True, help="where the JSON record goes")
+    _add_traces(commands)
+    gpu = commands.add_parser("gpu", help="everything that needs a GPU: copies, both arms, ablation (8 minutes)")
+    gpu.add_argument("--out", metavar="DIR", help="where the results go (default: data/recorded)")
+    gpu.add_argument("--root-dir", metavar="DIR", help="where scratch files go (default: temporary)")
     commands.add_parser("version", help="print the version")
     return parser
 
@@ -101,6 +111,28 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     run.add_argument("--seconds", type=positive, help="virtual seconds an arm (default: the benchmark's, scaled)")
     run.add_argument("--out", metavar="DIR", help="where Result and report go (default: data/runs)")
     run.add_argument("--json", action="store_true", help="print the Result instead of the tables")
+
+
+def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = commands.add_parser("replay", help="block hits of eviction policies on a trace, for any capacity")
+    replay.add_argument("--policies", nargs="+", metavar="NAME", help="default: every textbook policy")
+    replay.add_argument("--capacities", nargs="+", type=int, metavar="BLOCKS", help="default: 1000 5000 10000")
+    replay.add_argument("--order", default="flat", help="flat, prefix or prefix-protected (default: flat)")
+    replay.add_argument(
+        "--curve", action="store_true", help="LRU at all capacities as well (flat and prefix; needs numpy)"
+    )
+    trace = commands.add_parser("trace", help="what a trace file is and holds, and what is odd in it")
+    trace.add_argument("--to", metavar="FILE", help="write it as Mooncake JSONL (.gz and .zst compress)")
+    for command in (replay, trace):
+        command.add_argument("trace", metavar="TRACE", help="a trace file (plain, .gz, .zst) or a folder of sessions")
+        command.add_argument("--format", metavar="NAME", help="default: told by the first line")
+        command.add_argument("--skip-bad", action="store_true", help="leave out records that cannot be read")
+        command.add_argument("--full-blocks", action="store_true", help="drop the id of a last, partly filled block")
+        command.add_argument(
+            "--block-tokens", type=int, metavar="N", help="tokens a block, where the trace does not tell"
+        )
+        command.add_argument("--progress", action="store_true", help="a progress bar (needs tqdm)")
+        command.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,10 +219,34 @@ def _doctor(args: argparse.Namespace, console: Console) -> int:
     return run_doctor(console)
 
 
+def _grade(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.grading.main import main as run
+
+    return run(args, console)
+
+
 def _calibrate(args: argparse.Namespace, console: Console) -> int:
     from kvlab.experiment.main import calibrate_and_save
 
     return calibrate_and_save(args, console)
+
+
+def _replay(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.analysis.main import main as run
+
+    return run(args, console)
+
+
+def _trace(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.traces.main import main as run
+
+    return run(args, console)
+
+
+def _gpu(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.gpu import main as run
+
+    return run(args, console)
 
 
 def _version(args: argparse.Namespace, console: Console) -> int:
@@ -204,5 +260,9 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
     "show": _show,
     "doctor": _doctor,
     "calibrate": _calibrate,
+    "grade": _grade,
+    "replay": _replay,
+    "trace": _trace,
+    "gpu": _gpu,
     "version": _version,
 }

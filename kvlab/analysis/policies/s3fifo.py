@@ -11,7 +11,7 @@ Notes:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
 
@@ -37,10 +37,30 @@ class S3FIFO(ReplayPolicy):
         self.blocks[block] += 1
 
     def insert(self, block: int) -> None:
-        if block in self.ghosts:
-            del self.ghosts[block]
-            self.main.append(block)
-        elif not self.has_evicted and len(self.small) >= self.small_size:
+        self._enter(block, self._leaves_ghosts(block))
+
+    def access(self, blocks: Iterable[int]) -> int:
+        """As the base class, but a ghost is recognised before the eviction that might push it out."""
+        resident, capacity, hits = self.blocks, self.capacity, 0
+        for block in blocks:
+            if block in resident:
+                resident[block] += 1
+                hits += 1
+                continue
+            was_ghost = self._leaves_ghosts(block)
+            if len(resident) >= capacity:
+                self.evict()
+            self._enter(block, was_ghost)
+        return hits
+
+    def _leaves_ghosts(self, block: int) -> bool:
+        if block not in self.ghosts:
+            return False
+        del self.ghosts[block]
+        return True
+
+    def _enter(self, block: int, was_ghost: bool) -> None:
+        if was_ghost or (not self.has_evicted and len(self.small) >= self.small_size):
             self.main.append(block)
         else:
             self.small.append(block)
@@ -48,20 +68,27 @@ class S3FIFO(ReplayPolicy):
 
     def evict(self, protected: Container[int] = NOTHING) -> bool:
         self.has_evicted = True
-        while self.small and len(self.main) <= self.main_size:
-            oldest = self.small[0]
-            if self.blocks[oldest] >= PROMOTED_FROM:
+        if len(self.main) <= self.main_size:
+            # Goes on through all of small, whatever main grows to meanwhile, as the authors' own code does.
+            while self.small:
+                oldest = self.small[0]
+                if self.blocks[oldest] < PROMOTED_FROM:
+                    return self._evict_from_small(protected)
                 self.main.append(self.small.popleft())
                 self.blocks[oldest] = 0
-                continue
-            if oldest in protected:
-                return False
-            self._remember(self.small.popleft())
-            del self.blocks[oldest]
-            return True
         return self._evict_from_main(protected)
 
+    def _evict_from_small(self, protected: Container[int]) -> bool:
+        if self.small[0] in protected:
+            return False
+        oldest = self.small.popleft()
+        del self.blocks[oldest]
+        self._remember(oldest)
+        return True
+
     def _evict_from_main(self, protected: Container[int]) -> bool:
+        if not self.main:
+            return self._evict_from_small(protected)
         while uses := self.blocks[self.main[0]]:
             self.blocks[self.main[0]] = min(uses, MOST_USES) - 1
             self.main.rotate(-1)
