@@ -118,5 +118,6 @@ def test_in_a_whole_run_both_textbook_lrus_pick_full_scans_victims() -> None:
 
     register_policy("both", Both)
     arms = [run_arm(small(policy=policy)) for policy in ("both", "heap_lru")]
-    assert arms[0].counts == arms[1].counts
+    same = ("evictions", "hits", "stores", "promotions", "loads", "touches")
+    assert [arms[0].counts[name] for name in same] == [arms[1].counts[name] for name in same]
     assert arms[0].counts["evictions"] > 100

@@ -117,7 +117,7 @@ def test_failing_arm_costs_only_itself() -> None:
     assert outcome.arms[0].counts == run_arm(good).counts
 
 
-def kill_me(spec: ArmSpec, sender: Any, stop: Any) -> None:
+def kill_me(spec: ArmSpec, module: str | None, sender: Any, stop: Any) -> None:
     os._exit(7)
 
 
