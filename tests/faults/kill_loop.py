@@ -22,24 +22,21 @@ from kvlab.base import ReqContext
 from kvlab.tiering.region import SharedRegion
 from tests.fs.rig import Rig, key, keys, stamp
 
-BLOCKS = 24
-ROW_BYTES = 256 * 1024
+ROW_BYTES = 512 * 1024
+KEPT_BYTES = 48 * (ROW_BYTES + 4096)
 REGION = "kill_loop"
 
 
 def write_forever(root: Path, shared: Path, checksum: bool) -> None:
     """Store blocks until killed; one line on stdout once it is under way."""
     with SharedRegion.create(REGION, 16, ROW_BYTES, directory=shared) as region:
-        rig = Rig(
-            root, region, n_read_threads=2, n_write_threads=4, checksum=checksum, max_bytes=BLOCKS * 2 * ROW_BYTES
-        )
+        rig = Rig(root, region, n_read_threads=2, n_write_threads=4, checksum=checksum, max_bytes=KEPT_BYTES)
         print(f"swept {rig.tier.stats.temp_files_removed}", flush=True)
         number = int(os.environ["FIRST"])
         while True:
-            while not rig.store(keys([number])):
+            while not rig.store(keys(range(number, number + 4))):
                 rig.step()
-            rig.step()
-            number += 1
+            number += 4
 
 
 def one_round(root: Path, shared: Path, first: int, wait_s: float, checksum: bool) -> int:

@@ -324,6 +324,11 @@ def test_by_entry_of_secondary_tiers(tmp_path: Path) -> None:
             create_tier({**entry, "max_byts": 1}, region=region)
 
 
+def test_without_the_rows_of_a_cpu_tier_the_message_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"region: .* needs the CPU tier's rows"):
+        create_tier({"type": "fs", "root_dir": str(tmp_path)})
+
+
 def test_options_that_vllm_lacks_are_accepted_with_a_warning(tmp_path: Path) -> None:
     config = KVTransferConfig.from_dict(
         {

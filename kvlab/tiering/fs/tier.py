@@ -32,8 +32,8 @@ from kvlab.tiering.fs.threads import ReadWriteThreads
 
 
 class FileSystemTier(SecondaryTierManager):
-    """`root_dir`: created if need be (OSError if that fails). `region`: rows of the CPU tier. `run`: what the files
-    depend on; a default one serves tests.
+    """`root_dir`: created if need be (OSError if that fails). `region`: rows of the CPU tier, required. `run`: what the
+    files depend on; a default one serves tests.
 
     As in vLLM: `n_read_threads` 16, `n_write_threads` 16; each serves both queues, its own kind first.
 
@@ -57,7 +57,7 @@ class FileSystemTier(SecondaryTierManager):
         self,
         root_dir: str | Path,
         *,
-        region: BlockRows,
+        region: BlockRows | None = None,
         run: RunFields | None = None,
         n_read_threads: int = 16,
         n_write_threads: int = 16,
@@ -72,6 +72,10 @@ class FileSystemTier(SecondaryTierManager):
         tier_type: str = "fs",
     ) -> None:
         super().__init__(tier_type)
+        if region is None:
+            raise ValueError(
+                "region: an fs tier moves real bytes and needs the CPU tier's rows, a kvlab.tiering.region.SharedRegion"
+            )
         row_bytes = region.row_bytes
         checked_int("n_read_threads", n_read_threads, at_least=1)
         checked_int("n_write_threads", n_write_threads, at_least=1)
