@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.base import LookupResult, OffloadKey
+from kvlab.tiering.fs import block_file
 from kvlab.tiering.fs.index import FileIndex, NoRoom
 from kvlab.tiering.fs.pace import Pace
 from tests.fs.rig import CTX, ROW, Jobs, finished, jobs, key, keys, stamp, verdict, wait_until
@@ -333,3 +334,47 @@ def test_blocks_that_made_it_in_time_are_kept(tmp_path: Path, monkeypatch: pytes
         (good,) = result.successful_keys or ()
         assert made.region.row(4 if good == key(1) else 5) == stamp(good)
         wait_until(lambda: made.tier.stats.abandoned == 1, "the read did not end")
+
+
+# --- max_bytes in a shared directory ---
+
+
+def total_bytes(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob("*.bin"))
+
+
+def test_tiers_that_share_a_directory_keep_to_the_limit_together(tmp_path: Path) -> None:
+    limit = 40 * ROW
+    with jobs(tmp_path, max_bytes=limit) as one, jobs(tmp_path, max_bytes=limit) as two:
+        for number in range(0, 200, 2):
+            store_in_turn(one, [number])
+            store_in_turn(two, [number + 1])
+            # each knows all but what both wrote since the last reading, at most 16 files by the other
+            assert total_bytes(tmp_path) <= limit + 17 * ROW
+        assert two.tier.stats.writes_failed == one.tier.stats.writes_failed == 0
+
+
+def test_alone_a_directory_is_not_read_again_with_others_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with jobs(tmp_path, max_bytes=40 * ROW) as made:
+        readings: list[str] = []
+        real, root = block_file.walk, str(made.tier.mapper.block_dir)
+        monkeypatch.setattr(block_file, "walk", lambda folder: (readings.append(folder), real(folder))[1])
+        store_in_turn(made, range(100))
+        assert readings == []
+        with jobs(tmp_path, max_bytes=40 * ROW):
+            readings.clear()
+            store_in_turn(made, range(100, 110))
+            assert readings.count(root) == 1
+
+
+def test_files_that_come_while_the_directory_is_read_are_kept() -> None:
+    index = FileIndex(1000, lambda block: "/nowhere/" + block.hex())
+
+    def read() -> list[tuple[int, OffloadKey, int]]:
+        index.reserve(100)
+        index.written(key(3), 100)
+        index.found(key(1), 100)
+        return [(1, key(1), 100), (2, key(2), 100)]
+
+    index.scan(read)
+    assert index.keys() == keys([2, 3, 1]) and index.total_bytes == 300

@@ -7,6 +7,8 @@ Notes:
   memory only, so after a crash what was touched since its last write or read is as cold as that.
 * Room is reserved before a write begins, so files and temporary files together never exceed the limit.
 * A file that somebody else has removed costs nothing: removing it again succeeds.
+* Files that somebody else has written are unknown until the directory is read again (`due`, `scan`). While it is being
+  read, files come: what is written or used meanwhile is kept whatever the reading found.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ class FileIndex:
         self._files: dict[OffloadKey, int] = {}
         self._known = self._reserved = 0
         self._last_ns = 0
+        self._since_scan = 0
+        #: What was written or used since a scan began; None: no scan is running.
+        self._fresh: dict[OffloadKey, int] | None = None
 
     def __len__(self) -> int:
         return len(self._files)
@@ -49,12 +54,30 @@ class FileIndex:
         with self._lock:
             return list(self._files)
 
-    def replace(self, files: Iterable[tuple[int, OffloadKey, int]]) -> None:
-        """Know these files, (modification time in ns, block, bytes), and no others; remove what exceeds the limit."""
+    @property
+    def due(self) -> bool:
+        """Enough has been written for others to have written as much: a tenth of the files, at least 16."""
+        return self._fresh is None and self._since_scan >= max(16, len(self._files) // 10)
+
+    def scan(self, read: Callable[[], Iterable[tuple[int, OffloadKey, int]]]) -> None:
+        """Know the files that `read` gives, (modification time in ns, block, bytes), and remove what exceeds the limit.
+        One scan at a time; a second one meanwhile does nothing."""
         with self._lock:
-            self._files = {key: size for _, key, size in sorted(files)}
-            self._known = sum(self._files.values())
-            self._make_room(0)
+            if self._fresh is not None:
+                return
+            self._fresh = {}
+            self._since_scan = 0
+        try:
+            found = {key: size for _, key, size in sorted(read())}
+            with self._lock:
+                for key, size in self._fresh.items():
+                    found.pop(key, None)
+                    found[key] = size
+                self._files = found
+                self._known = sum(found.values())
+                self._make_room(0)
+        finally:
+            self._fresh = None
 
     def reserve(self, size: int) -> None:
         """Make room for `size` bytes by removing the coldest files. NoRoom if that is not enough."""
@@ -68,8 +91,8 @@ class FileIndex:
         """A reserved write became a file."""
         with self._lock:
             self._reserved -= size
-            self._known += size - self._files.pop(key, 0)
-            self._files[key] = size
+            self._since_scan += 1
+            self._know(key, size)
 
     def cancelled(self, size: int) -> None:
         """A reserved write came to nothing."""
@@ -79,8 +102,7 @@ class FileIndex:
     def found(self, key: OffloadKey, size: int) -> None:
         """A file is there, whoever wrote it; it is the hottest now, and its time says so."""
         with self._lock:
-            self._known += size - self._files.pop(key, 0)
-            self._files[key] = size
+            self._know(key, size)
             self._last_ns = now = max(time.time_ns(), self._last_ns + 1)
         try:
             os.utime(self._path_of(key), ns=(now, now))
@@ -90,6 +112,8 @@ class FileIndex:
     def gone(self, key: OffloadKey) -> None:
         with self._lock:
             self._known -= self._files.pop(key, 0)
+            if self._fresh is not None:
+                self._fresh.pop(key, None)
 
     def touch(self, keys: Collection[OffloadKey]) -> None:
         """The first key becomes hottest; unknown ones are ignored."""
@@ -98,6 +122,12 @@ class FileIndex:
                 size = self._files.pop(key, None)
                 if size is not None:
                     self._files[key] = size
+
+    def _know(self, key: OffloadKey, size: int) -> None:
+        self._known += size - self._files.pop(key, 0)
+        self._files[key] = size
+        if self._fresh is not None:
+            self._fresh[key] = size
 
     def _make_room(self, size: int) -> None:
         stubborn: dict[OffloadKey, int] = {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic, time_ns
@@ -26,6 +27,7 @@ from kvlab.tiering.fs.jobs import FileJob, FileJobs
 from kvlab.tiering.fs.layout import FileMapper
 from kvlab.tiering.fs.pace import Pace
 from kvlab.tiering.fs.record import Record, log
+from kvlab.tiering.fs.sharing import SharedDirectory
 
 KEPT_IN_QUARANTINE = 8
 
@@ -54,6 +56,7 @@ class BlockMover:
         write_pace: Pace,
         read_pace: Pace,
         guarded: bool,
+        stopped: threading.Event,
     ) -> None:
         self._mapper = mapper
         self._files = files
@@ -64,6 +67,8 @@ class BlockMover:
         self._write_pace = write_pace
         self._read_pace = read_pace
         self._guarded = guarded
+        self._stopped = stopped
+        self._shared = None if index is None else SharedDirectory(mapper.block_dir)
         self._local = threading.local()
 
     def write(self, job: FileJob, key: OffloadKey, slot: int) -> None:
@@ -93,6 +98,8 @@ class BlockMover:
         if self._index is None:
             self._files.write(path, key, row, may_publish)
             return
+        if self._index.due and self._shared is not None and self._shared.has_others():
+            self.sweep()
         self._index.reserve(self._files.file_bytes)
         try:
             self._files.write(path, key, row, may_publish)
@@ -153,6 +160,10 @@ class BlockMover:
         """One answer a key."""
         return [os.path.exists(self._mapper.path(key)) for key in keys]
 
+    def close(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+
     def _put_away(self, path: str, key: OffloadKey) -> None:
         """Removed, or kept for inspection where checksums are on."""
         if self._index is not None:
@@ -172,25 +183,26 @@ class BlockMover:
         for old in sorted(folder.iterdir())[:-KEPT_IN_QUARANTINE]:
             old.unlink(missing_ok=True)
 
-    def sweep(self, stopped: threading.Event) -> None:
+    def sweep(self) -> None:
         """Remove what killed writers have left; learn which files there are if there is a limit."""
         try:
-            self._sweep(stopped)
+            if self._index is None:
+                deque(self._files_found(), maxlen=0)
+            else:
+                self._index.scan(self._files_found)
         except OSError as error:
             self._record.problem("scan", str(self._mapper.block_dir), error)
 
-    def _sweep(self, stopped: threading.Event) -> None:
-        known = []
+    def _files_found(self) -> Iterator[tuple[int, OffloadKey, int]]:
+        """Modification time in ns, block and bytes of each block's file."""
         for entry in block_file.walk(str(self._mapper.block_dir)):
-            if stopped.is_set():
+            if self._stopped.is_set():
                 return
             if entry.name.endswith(block_file.TEMP_SUFFIX):
                 if block_file.remove_if_abandoned(entry.path):
                     self._record.count(temp_files_removed=1)
                     log.info("removed %s: its writer is gone", entry.path)
-            elif self._index is not None and (key := self._mapper.key(entry.path)) is not None:
+            elif (key := self._mapper.key(entry.path)) is not None:
                 with suppress(FileNotFoundError):
                     info = entry.stat()
-                    known.append((info.st_mtime_ns, key, info.st_size))
-        if self._index is not None:
-            self._index.replace(known)
+                    yield info.st_mtime_ns, key, info.st_size

@@ -38,8 +38,9 @@ class FileSystemTier(SecondaryTierManager):
     As in vLLM: `n_read_threads` 16, `n_write_threads` 16; each serves both queues, its own kind first.
 
     kvlab's own, off by default unless it says otherwise:
-    * `max_bytes`: least recently used files are removed so that all files never exceed it. At least one file. Counted
-      are files found at the start or used by this process: of n processes in one directory each enforces it alone.
+    * `max_bytes`: least recently used files are removed so that all files never exceed it. At least one file. Processes
+      that share the directory see each other's files by reading it again after every tenth of its files written, so
+      together they may exceed it by about that much for a while.
     * `checksum`: a page with a checksum follows each row; a file that fails is moved to `quarantine` (the last 8 are
       kept) and its block is a miss. Such files have a directory of their own.
     * `max_queued_write_bytes`: blocks offered beyond it are not written, and counted; reads are never refused.
@@ -100,11 +101,12 @@ class FileSystemTier(SecondaryTierManager):
         self._mover = BlockMover(
             self.mapper, files, region, self._jobs, self.index, self._record,
             Pace(write_bandwidth, self._stopped), Pace(read_bandwidth, self._stopped), job_timeout_s is not None,
+            self._stopped,
         )  # fmt: skip
         self._start(n_read_threads, n_write_threads)
 
     def _start(self, n_read_threads: int, n_write_threads: int) -> None:
-        self._sweeper = threading.Thread(target=self._mover.sweep, args=(self._stopped,), name="kvlab-fs-sweep")
+        self._sweeper = threading.Thread(target=self._mover.sweep, name="kvlab-fs-sweep")
         self._sweeper.daemon = True
         self._sweeper.start()
         if self.index is not None:
@@ -178,6 +180,7 @@ class FileSystemTier(SecondaryTierManager):
         if not self._verdicts.shutdown(self._timeout_s):
             hung.append(self._verdicts.thread.name)
         self._sweeper.join(self._timeout_s)
+        self._mover.close()
         if hung:
             log.warning("%s: these threads hang in a system call: %s", self.mapper.root_dir, ", ".join(hung))
 
