@@ -2,6 +2,7 @@
 #   make reproduce   the main job: pull request 46216's two commands -> table, result file, HTML report (no torch, no JupyterLab)
 #   make explain     what each setting of the two commands means
 #   make notebooks   run every notebook and save it with its outputs and pictures (needs Chrome or Chromium)
+#   make gpu         all that needs an NVIDIA GPU, under 10 minutes: tests, copies, both arms, ablation -> data/recorded
 #   make test | lint | bench | lab | clean
 # ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
 # PYTHON=python3.12 picks the interpreter of a .venv yet to be made; UV= (empty) uses pip even where uv is installed.
@@ -13,7 +14,7 @@ ARGS  ?=
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce explain notebooks test lint bench lab clean
+.PHONY: help reproduce explain notebooks test lint bench gpu lab clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +34,12 @@ lint: $(VENV)/.with-dev
 
 bench: $(VENV)/.with-dev
 	$(PY) -m pytest -m bench -s -q -p no:cacheprovider tests/bench $(ARGS)
+
+# The first line says what is missing and ends the run where there is no GPU.
+gpu: $(VENV)/.with-dev
+	$(PY) -c "import sys, kvlab.device as d; p = d.cuda_problem(); sys.exit('no GPU, so nothing was run or recorded: ' + p if p else 0)"
+	$(PY) -m pytest -m gpu -q tests/gpu
+	$(PY) -m kvlab gpu $(ARGS)
 
 lab: $(VENV)/.with-lab
 	$(PY) -m jupyter lab notebooks $(ARGS)

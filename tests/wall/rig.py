@@ -131,6 +131,7 @@ def make_wall(
     prompt_only: bool = True,
     num_workers: int = 2,
     job_timeout_s: float = 30.0,
+    device: Device = CPU,
     **config: Any,
 ) -> WallRig:
     """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified.
@@ -138,8 +139,9 @@ def make_wall(
     `tier`: a tier in memory; `fs`: arguments of a real one in files."""
     region = SharedRegion.create(f"test_{os.getpid()}_{next(_NAMES)}", num_cpu, 2 * PAGE, num_workers)
     rows = rows_of(region.buffer, num_cpu, region.row_bytes)
-    kv_caches = [KVCaches.allocate(num_gpu, (PAGE, PAGE), [(0, 1)] * len(groups)) for _ in range(num_workers)]
-    copies = make_workers(kv_caches, rows, CPU)
+    shared = [(0, 1)] * len(groups)
+    kv_caches = [KVCaches.allocate(num_gpu, (PAGE, PAGE), shared, device=device.name) for _ in range(num_workers)]
+    copies = make_workers(kv_caches, rows, device)
     tiers: tuple[SecondaryTierManager, ...] = () if tier is None else (tier(rows),)
     if fs is not None:
         tiers = (FileSystemTier(region=region, n_read_threads=2, n_write_threads=2, **fs),)
@@ -160,7 +162,7 @@ def make_wall(
         **{"max_num_batched_tokens": 64, "max_num_seqs": 8, "no_progress_steps": 3000, "idle_step_s": 1e-4, **config}
     )
     clock = WallClock()
-    model = WallModel(Compute(kv_caches, CPU), settings, [g.block_size_tokens for g in groups], verify="all")
+    model = WallModel(Compute(kv_caches, device), settings, [g.block_size_tokens for g in groups], verify="all")
     engine = Engine(
         config=settings,
         connector=connector,
