@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     grade.add_argument("path", nargs="+", metavar="PATH", help="notebooks, or folders of them")
     grade.add_argument("--csv", metavar="FILE", help="write the table as CSV")
     grade.add_argument("--html", metavar="FILE", help="write the table as a page")
-    grade.add_argument("--seconds", type=positive, default=30.0, help="processor time for one cell with its checks (default: 30)")
+    grade.add_argument("--seconds", type=positive, default=30.0, help="of processor time, for one cell (default: 30)")
     grade.add_argument("--memory-mib", type=int, default=1024, help="for one cell, not on Windows (default: 1024)")
     calibrate = commands.add_parser("calibrate", help="find the GPU rate on the evictable-list arm (minutes)")
     calibrate.add_argument("--scale", choices=SCALES, default="paper")

@@ -40,6 +40,7 @@ ORDER = (
     ("report",),
     ("doctor",),
     ("exercises", "integrations"),
+    ("grading",),
     ("cli",),
     ("__main__",),
     ("lab",),
