@@ -13,11 +13,8 @@ Notes:
 from __future__ import annotations
 
 import ctypes
-import logging
 import mmap
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,16 +22,31 @@ from time import monotonic, sleep
 from types import TracebackType
 
 from kvlab.checks import checked_int
+from kvlab.tiering.region_file import (
+    PREFIX,
+    RegionError,
+    allocate,
+    available_bytes,
+    default_directory,
+    lock_new,
+    memory_available,
+    remove_leftovers,
+    require_memory,
+)
+
+__all__ = [
+    "PAGE_BYTES",
+    "RegionError",
+    "SharedRegion",
+    "available_bytes",
+    "default_directory",
+    "memory_available",
+    "remove_leftovers",
+    "row_bytes",
+]
 
 PAGE_BYTES = 4096
-_PREFIX = "kvlab_region_"
 _POLL_S = 0.005
-
-log = logging.getLogger("kvlab.region")
-
-
-class RegionError(ValueError):
-    """The region cannot be had: too large, taken, or of another size. Nothing is left behind."""
 
 
 class SharedRegion:
@@ -121,12 +133,12 @@ class SharedRegion:
         """None if a living process has it."""
         path, wanted = _path(name, directory), _total(num_blocks, worker_bytes, world_size)
         remove_leftovers(path.parent)
-        fd = _lock_new(path)
+        fd = lock_new(path)
         if fd is None:
             return None
         try:
-            _require_memory(path.parent, wanted)
-            _allocate(fd, wanted)
+            require_memory(path.parent, wanted)
+            allocate(fd, wanted)
             return cls(path, fd, num_blocks, worker_bytes, world_size, creator=True)
         except BaseException:
             path.unlink(missing_ok=True)
@@ -201,51 +213,10 @@ def row_bytes(worker_bytes: int, world_size: int = 1) -> int:
     return -(-worker_bytes * world_size // PAGE_BYTES) * PAGE_BYTES
 
 
-def default_directory() -> Path:
-    """Where memory is a file: /dev/shm, or the folder for temporary files where there is none."""
-    shm = Path("/dev/shm")
-    return shm if shm.is_dir() else Path(tempfile.gettempdir())
-
-
-def available_bytes(directory: Path) -> int:
-    """The least of: room in `directory`, memory the machine has available, memory this container may still take."""
-    room = os.statvfs(directory)
-    return min(room.f_bavail * room.f_frsize, memory_available())
-
-
-def memory_available() -> int:
-    """Of the machine and of this container, whichever is less; without an answer from the system, no limit is known."""
-    limits = [sys.maxsize]
-    with suppress(OSError, ValueError, IndexError):
-        line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
-        limits.append(int(line.split()[1]) * 1024)
-    with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        used = int((group / "memory.current").read_text())
-        limits.append(max(0, int((group / "memory.max").read_text()) - used))
-    return min(limits)
-
-
-def remove_leftovers(directory: Path) -> list[Path]:
-    """Remove the regions in `directory` whose creators are gone; gives their paths."""
-    removed = []
-    for path in sorted(directory.glob(_PREFIX + "*")):
-        with suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if _locked(fd, path) and os.fstat(fd).st_size:
-                    path.unlink()
-                    removed.append(path)
-                    log.warning("removed %s: the process that created it is gone", path)
-            finally:
-                os.close(fd)
-    return removed
-
-
 def _path(name: str, directory: str | Path | None) -> Path:
     if not name or "/" in name or "\0" in name:
         raise RegionError(f"a region's name is a file name, got {name!r}")
-    return Path(directory or default_directory()) / (_PREFIX + name)
+    return Path(directory or default_directory()) / (PREFIX + name)
 
 
 def _total(num_blocks: int, worker_bytes: int, world_size: int) -> int:
@@ -253,55 +224,3 @@ def _total(num_blocks: int, worker_bytes: int, world_size: int) -> int:
     checked_int("worker_bytes", worker_bytes, at_least=1)
     checked_int("world_size", world_size, at_least=1)
     return num_blocks * row_bytes(worker_bytes, world_size)
-
-
-def _lock_new(path: Path) -> int | None:
-    """An open, locked, empty file at `path`; None if another process holds it.
-
-    Between opening and locking, somebody may take the empty file for a leftover and remove it. Hence the second look:
-    the lock counts only if the path still leads to the locked file.
-    """
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            locked = _locked(fd, path)
-        except FileNotFoundError:
-            os.close(fd)
-            continue
-        if locked and not os.fstat(fd).st_size:
-            return fd
-        if locked:
-            path.unlink(missing_ok=True)
-        os.close(fd)
-        if not locked:
-            return None
-
-
-def _locked(fd: int, path: Path) -> bool:
-    """Whether the file is now ours. FileNotFoundError if `path` is no longer this file."""
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    if os.stat(path).st_ino != os.fstat(fd).st_ino:
-        raise FileNotFoundError(path)
-    return True
-
-
-def _require_memory(directory: Path, wanted: int) -> None:
-    available = available_bytes(directory)
-    if wanted > available:
-        raise RegionError(
-            f"cpu_bytes_to_use: the CPU tier needs {wanted:,} bytes ({wanted / 2**30:.2f} GiB), but only "
-            f"{available:,} ({available / 2**30:.2f} GiB) are available in {directory}: lower it, or use a scale"
-        )
-
-
-def _allocate(fd: int, size: int) -> None:
-    """The file gets its size when all of it is there, so who waits for the size finds it complete."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.ftruncate(fd, size)

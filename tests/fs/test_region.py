@@ -13,7 +13,8 @@ from queue import Queue
 
 import pytest
 
-from kvlab.tiering.region import RegionError, SharedRegion, available_bytes, default_directory, row_bytes
+from kvlab.tiering.region import RegionError, SharedRegion, row_bytes
+from kvlab.tiering.region_file import available_bytes, default_directory
 
 MiB = 2**20
 
