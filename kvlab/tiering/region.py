@@ -47,6 +47,8 @@ __all__ = [
 
 PAGE_BYTES = 4096
 _POLL_S = 0.005
+#: Somebody who removes a leftover locks it for a moment, and looks like its owner.
+_GRACE_S = 0.3
 
 
 class SharedRegion:
@@ -76,9 +78,11 @@ class SharedRegion:
     ) -> SharedRegion:
         """A new region. Raises RegionError if a living process has one of that name, or if it does not fit (with both
         numbers, before anything is allocated)."""
-        region = cls._try_create(name, num_blocks, worker_bytes, world_size, directory)
-        if region is None:
-            raise RegionError(f"region {_path(name, directory)} belongs to a running process: choose another name")
+        deadline = monotonic() + _GRACE_S
+        while (region := cls._try_create(name, num_blocks, worker_bytes, world_size, directory)) is None:
+            if monotonic() >= deadline:
+                raise RegionError(f"region {_path(name, directory)} belongs to a running process: choose another name")
+            sleep(_POLL_S)
         return region
 
     @classmethod
@@ -121,16 +125,24 @@ class SharedRegion:
         timeout_s: float = 30.0,
     ) -> SharedRegion:
         """Whoever comes first creates, the others open; of any number of racing processes exactly one creates."""
-        region = cls._try_create(name, num_blocks, worker_bytes, world_size, directory)
-        if region is None:
-            region = cls.open(name, num_blocks, worker_bytes, world_size, directory=directory, timeout_s=timeout_s)
-        return region
+        size = (name, num_blocks, worker_bytes, world_size)
+        started = monotonic()
+        while True:
+            region = cls._try_create(*size, directory)
+            if region is not None:
+                return region
+            try:
+                return cls.open(*size, directory=directory, timeout_s=min(timeout_s, _GRACE_S))
+            except (TimeoutError, RegionError) as error:
+                patience_s = timeout_s if isinstance(error, TimeoutError) else _GRACE_S
+                if monotonic() - started >= patience_s:
+                    raise
 
     @classmethod
     def _try_create(
         cls, name: str, num_blocks: int, worker_bytes: int, world_size: int, directory: str | Path | None
     ) -> SharedRegion | None:
-        """None if a living process has it."""
+        """None if somebody has it."""
         path, wanted = _path(name, directory), _total(num_blocks, worker_bytes, world_size)
         remove_leftovers(path.parent)
         fd = lock_new(path)

@@ -53,7 +53,8 @@ def remove_leftovers(directory: Path) -> list[Path]:
         with suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                if is_locked(fd, path) and os.fstat(fd).st_size:
+                # An empty one is being made: to lock it would be to take it from its maker.
+                if os.fstat(fd).st_size and is_locked(fd, path):
                     path.unlink()
                     removed.append(path)
                     log.warning("removed %s: the process that created it is gone", path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
@@ -106,6 +108,20 @@ def test_of_racing_openers_exactly_one_creates(tmp_path: Path) -> None:
         assert all(region.row(3) == b"x" * 4096 for region in regions)
         for region in regions:
             region.close()
+
+
+@pytest.mark.parametrize("left_over", [b"", b"of another size"])
+@pytest.mark.parametrize("make", [SharedRegion.create, SharedRegion.create_or_open])
+def test_somebody_who_looks_at_a_leftover_for_a_moment_is_not_its_owner(
+    tmp_path: Path, make: Callable[..., SharedRegion], left_over: bytes
+) -> None:
+    path = tmp_path / "kvlab_region_r"
+    path.write_bytes(left_over)
+    looking = path.open("rb")
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    threading.Timer(0.05, looking.close).start()
+    with make("r", 2, 4096, directory=tmp_path) as region:
+        assert region.is_creator and region.row(1) == bytes(4096)
 
 
 def test_a_running_creator_keeps_its_name(tmp_path: Path) -> None:
