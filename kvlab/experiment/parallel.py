@@ -21,7 +21,7 @@ from typing import Any
 
 from kvlab.config import ConfigError
 from kvlab.experiment.arm import ArmSpec, run_arm
-from kvlab.policies.registry import module_of
+from kvlab.policies.other_processes import module_of
 from kvlab.results import ArmResult
 
 PROGRESS_INTERVAL_S = 0.25

@@ -1,19 +1,16 @@
 """Names of policies, so that a configuration can ask for one with a string.
 
 Mirrors `vllm/v1/kv_offload/cpu/policies/factory.py` of release 0.27. Left out: lazy imports. Different: whatever is
-wrong with a name is a ValueError that lists the known ones. Added: `module:Class` as a name.
+wrong with a name is a ValueError that lists the known ones. Added: `module:Class` is a name too, or `module:name` for
+what the module registers when imported.
 
 Notes:
 * A registered name wins over `cache_policy_module_path`, as in vLLM.
-* `module:Class` is a name wherever one is taken; `module:name` too, for what the module registers when imported.
-* A name registered by hand is known in this process only. `module_of` says what another one has to import.
 * `lru` means what vLLM 0.24-0.30 calls `lru`: the evictable list. 0.23's is `full_scan_lru`.
 """
 
 import importlib
 import inspect
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,26 +81,6 @@ def available_policies() -> list[str]:
     return sorted(_POLICIES)
 
 
-def module_of(name: str) -> str | None:
-    """The module that another process must import before it knows `name`; None: the program it starts with.
-
-    ValueError for a policy that no other process can find: defined in a notebook cell, at the prompt, or in a function.
-    """
-    policy_class = get_policy_class(name)
-    module_name: str = policy_class.__module__
-    module = sys.modules.get(module_name)
-    if getattr(module, policy_class.__qualname__, None) is policy_class:
-        if module_name != "__main__":
-            return module_name
-        if os.path.isfile(getattr(module, "__file__", None) or ""):
-            return None
-    raise ValueError(
-        f"policy {name!r} is defined where no other process can find it (a notebook cell, the prompt, or a function); "
-        f"put {policy_class.__name__} into a file, in a notebook with %%writefile my_policies.py, and name it "
-        f"my_policies:{policy_class.__name__}"
-    )
-
-
 def _named_with_module(name: str) -> type[CachePolicy]:
     module_path, _, class_name = name.rpartition(":")
     if not class_name or not all(part.isidentifier() for part in module_path.split(".")):
@@ -113,10 +90,8 @@ def _named_with_module(name: str) -> type[CachePolicy]:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_path}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(
-            f"policy {name!r}: there is no module {error.name!r}; "
-            "its file must be in the current folder or on PYTHONPATH"
-        ) from None
+        where = "its file must be in the current folder or on PYTHONPATH"
+        raise ValueError(f"policy {name!r}: there is no module {error.name!r}; {where}") from None
     found = getattr(module, class_name, None) or _POLICIES.get(class_name, "nothing of that name")
     return _check_class(f"policy {name!r}", found)
 

@@ -16,7 +16,7 @@ from kvlab.config.known import check_policy
 from kvlab.experiment import ExperimentConfig
 from kvlab.experiment.parallel import run_arms
 from kvlab.policies import FullScanLRUCachePolicy, get_policy_class, register_policy, registry
-from kvlab.policies.registry import module_of
+from kvlab.policies.other_processes import module_of
 from tests.experiment.small import small
 from tests.helpers import make_cpu_manager, store_and_complete
 
@@ -129,7 +129,7 @@ class Mine(FullScanLRUCachePolicy):
     pass
 """
 ASK = """
-from kvlab.policies.registry import module_of
+from kvlab.policies.other_processes import module_of
 from kvlab.manager import CPUOffloadingManager
 print(type(CPUOffloadingManager(4, "mine").cache_policy).__name__)
 try:
