@@ -1,9 +1,8 @@
 """What a cache policy must do: know which blocks are resident, and choose which go.
 
 Mirrors `vllm/v1/kv_offload/cpu/policies/base.py` of release 0.24, with the request context of 0.26 (`touch`) and 0.33
-(`insert`) as an optional last argument. Of the hooks of 0.31+ that account once per request there is only
-`on_request_finished`, without the lists of keys that vLLM's manager gathers: a policy sees them itself. Added for
-study: `blocks_inspected`, `__len__`, `resident_blocks`, `keys_cold_to_hot`.
+(`insert`) as an optional last argument, and of 0.31's hooks `on_request_finished` without the lists of keys that vLLM's
+manager gathers. Added for study: `blocks_inspected`, `__len__`, `resident_blocks`, `keys_cold_to_hot`.
 
 Notes:
 * The policy owns membership and order; the manager owns reference counts, slots and events. Neither reaches over.
