@@ -144,13 +144,15 @@ class BlockFiles:
 
 
 def _make_folder(path: str) -> None:
-    """As `os.makedirs`, but it tries the last folder first: there are as many as there are blocks, or nearly."""
+    """As `os.makedirs`, the last folder first: there are nearly as many folders as blocks, and each call counts."""
     try:
         os.mkdir(path)
     except FileExistsError:
         return
     except FileNotFoundError:
-        os.makedirs(path, exist_ok=True)
+        _make_folder(os.path.dirname(path))
+        with suppress(FileExistsError):
+            os.mkdir(path)
 
 
 def direct_io_works(directory: Path, row_bytes: int) -> bool:
