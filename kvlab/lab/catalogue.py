@@ -126,6 +126,15 @@ CATALOGUE = (
         15,
         needs="kvlab; without a GPU it shows recorded runs",
     ),
+    Entry(
+        "09",
+        "your_policy",
+        "Your policy (optional)",
+        ("design a policy for a given trace, and defend it", "test a cache against faults that users reported"),
+        10,
+        70,
+        in_vllm=(("0.27.0", f"{_OFFLOAD}/cpu/policies/factory.py"),),
+    ),
 )
 
 
