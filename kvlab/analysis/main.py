@@ -35,6 +35,13 @@ def main(args: argparse.Namespace, console: Console) -> int:
         print(json.dumps(_as_json(args, trace.skipped, results, curve), indent=2))
         return 0
     _print(console, args, results, len({block for ids in requests for block in ids}))
+    for result in results:
+        if result.overshoot:
+            console.print(
+                f"{result.policy} at {result.capacity:,}: up to {result.overshoot:,} blocks beyond its capacity, since "
+                "the next to go belonged to the request",
+                highlight=False,
+            )
     if curve is not None:
         _print_curve(console, curve)
     if trace.skipped:

@@ -10,10 +10,11 @@ Notes:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvlab.analysis.policies import ReplayPolicy, make_replay_policy
 from kvlab.checks import unknown_name
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ORDERS = ("flat", "prefix", "prefix-protected")
+AnyRequest: TypeAlias = TraceRequest | Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """`capacity` in blocks; `references` and `hits` in block references."""
+    """`capacity` in blocks; `references` and `hits` in block references; `overshoot`: the most blocks that were in the
+    cache beyond its capacity once a request was done (only `prefix-protected` has any)."""
 
     policy: str
     order: str
@@ -36,6 +39,7 @@ class ReplayResult:
     requests: int
     references: int
     hits: int
+    overshoot: int = 0
 
     @property
     def misses(self) -> int:
@@ -80,26 +84,34 @@ def replay(
     if front_to_back and order != "prefix-protected":
         raise ValueError(f"front_to_back belongs to order 'prefix-protected', not to {order!r}")
     cache = make_replay_policy(policy, capacity, policy_options)
-    requests = Counted(block_ids(trace))
-    source: Iterable[Sequence[int]] = requests
+    requests = Counted(_requests(trace))
+    source: Iterable[AnyRequest] = requests
     turned = order == "prefix-protected" and not front_to_back
     if cache.needs_future:
         source = list(requests)
-        cache.plan(list(chain.from_iterable(ids[::-1] if turned else ids for ids in source)))
-    hits = cache.access(chain.from_iterable(source)) if order == "flat" else _by_request(cache, source, order, turned)
+        cache.plan(list(chain.from_iterable(ids[::-1] if turned else ids for ids in map(ids_of, source))))
+    overshoot = 0
+    if order == "flat":
+        hits = cache.access(chain.from_iterable(map(ids_of, source)))
+    else:
+        hits, overshoot = _by_request(cache, source, order, turned)
     name = policy if isinstance(policy, str) else policy.__name__
-    return ReplayResult(name, order, capacity, requests.requests, requests.references, hits)
+    return ReplayResult(name, order, capacity, requests.requests, requests.references, hits, overshoot)
 
 
-def _by_request(cache: ReplayPolicy, requests: Iterable[Sequence[int]], order: str, turned: bool) -> int:
-    hits = 0
-    for ids in requests:
+def _by_request(cache: ReplayPolicy, requests: Iterable[AnyRequest], order: str, turned: bool) -> tuple[int, int]:
+    """Hits, and how far the cache was ever beyond its capacity after a request."""
+    hits = overshoot = 0
+    for request in requests:
+        ids = ids_of(request)
         hits += leading_run(cache, ids)
+        cache.start_request(ids, getattr(request, "session_id", None))
         if order == "prefix":
             cache.access(ids)
         else:
             cache.access_request(ids[::-1] if turned else ids)
-    return hits
+            overshoot = max(overshoot, len(cache) - cache.capacity)
+    return hits, overshoot
 
 
 def leading_run(cache: ReplayPolicy, ids: Sequence[int]) -> int:
@@ -120,37 +132,45 @@ def compare(
     for policy in policies:
         for capacity in capacities:
             make_replay_policy(policy, capacity)
-    requests = list(block_ids(trace))
+    requests = list(_requests(trace))
     return [replay(requests, policy, capacity, order) for policy in policies for capacity in capacities]
 
 
 def to_frame(results: Iterable[ReplayResult]) -> pd.DataFrame:
-    """One row a result: policy, order, capacity, requests, references, hits, hit_ratio. Needs pandas."""
+    """One row a result: policy, order, capacity, requests, references, hits, hit_ratio, overshoot. Needs pandas."""
     import pandas as pd
 
-    columns = ["policy", "order", "capacity", "requests", "references", "hits", "hit_ratio"]
+    columns = ["policy", "order", "capacity", "requests", "references", "hits", "hit_ratio", "overshoot"]
     return pd.DataFrame([result.to_dict() for result in results], columns=columns)
 
 
 class Counted:
     """Passes requests on and counts them and their ids."""
 
-    def __init__(self, requests: Iterable[Sequence[int]]) -> None:
+    def __init__(self, requests: Iterable[AnyRequest]) -> None:
         self._source = requests
         self.requests = 0
         self.references = 0
 
-    def __iter__(self) -> Iterator[Sequence[int]]:
-        for ids in self._source:
+    def __iter__(self) -> Iterator[AnyRequest]:
+        for request in self._source:
             self.requests += 1
-            self.references += len(ids)
-            yield ids
+            self.references += len(ids_of(request))
+            yield request
+
+
+def ids_of(request: AnyRequest) -> Sequence[int]:
+    return request.hash_ids if isinstance(request, TraceRequest) else request
 
 
 def block_ids(trace: Any) -> Iterator[Sequence[int]]:
     """The ids of each request. Raises ValueError if the trace has none (arrivals and lengths only)."""
-    if isinstance(trace, str | bytes) or hasattr(trace, "__fspath__"):
+    return map(ids_of, _requests(trace))
+
+
+def _requests(trace: Any) -> Iterator[AnyRequest]:
+    if isinstance(trace, str | os.PathLike):
         trace = load(trace)
     if isinstance(trace, Trace) and not trace.has_ids:
         raise ValueError(f"{trace.path}: {trace.format} has no block ids, only arrivals and lengths: nothing to replay")
-    return (request.hash_ids if isinstance(request, TraceRequest) else request for request in trace)
+    return iter(trace)

@@ -35,7 +35,8 @@ VLLM_ARC = "vllm_arc"
 
 
 def replay_policies() -> list[str]:
-    """Every name `replay` takes: the textbook policies, then the offload manager's, its ARC as `vllm_arc`."""
+    """Every name `replay` takes, besides `module:Class`: the textbook policies, then the offload manager's, whose ARC
+    is `vllm_arc`."""
     registered = [VLLM_ARC if name == "arc" else name for name in available_policies()]
     return [*REPLAY_POLICIES, *(name for name in registered if name not in REPLAY_POLICIES)]
 

@@ -51,13 +51,15 @@ class ARC(ReplayPolicy):
             self.t1[block] = None
 
     def evict(self, protected: Container[int] = NOTHING) -> bool:
-        entries, ghosts = self._next_from(False)
-        coldest = next(iter(entries))
-        if coldest in protected:
-            return False
-        del entries[coldest]
-        ghosts[coldest] = None
-        return True
+        """Where the coldest block of the list that is due is protected, the other list's goes."""
+        due = self._next_from(False)
+        for entries, ghosts in (due, (self.t2, self.b2) if due[0] is self.t1 else (self.t1, self.b1)):
+            coldest = next(iter(entries), None)
+            if coldest is not None and coldest not in protected:
+                del entries[coldest]
+                ghosts[coldest] = None
+                return True
+        return False
 
     def access(self, blocks: Iterable[int]) -> int:
         t1, t2, b1, b2, capacity = self.t1, self.t2, self.b1, self.b2, self.capacity

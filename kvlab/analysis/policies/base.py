@@ -5,8 +5,9 @@ integers. `offload` drives a `CachePolicy` through the same contract.
 
 Notes:
 * `evict(protected)` is asked only by the order `prefix-protected`. It stops at the policy's *own* next victim when that
-  belongs to the request: it does not look for another one. What a search did on its way (bits cleared, blocks put back)
-  stands.
+  belongs to the request, as the order's rule says, and does not look for another one (ARC has two candidates and tries
+  both; Belady, told to spare the new block, spares the request). So a policy in which a use does not save a block, FIFO above all, can overshoot for long: the result tells how
+  far. What a search did on its way (bits cleared, blocks put back) stands.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class ReplayPolicy(ABC):
         """All block references to come, in the order in which they will be made."""
         raise NotImplementedError(f"{type(self).__name__} does not look ahead")
 
+    def start_request(self, blocks: Sequence[int], session_id: str | None) -> None:  # noqa: B027
+        """The blocks that follow belong to this request. Not called by the order `flat`, which knows no requests."""
+
     def access(self, blocks: Iterable[int]) -> int:
         """Reference blocks one after the other, each miss evicting at once when the cache is full. Gives the hits."""
         resident, touch, insert, evict = self.blocks, self.touch, self.insert, self.evict
@@ -71,6 +75,9 @@ class ReplayPolicy(ABC):
                 self.touch(block)
             else:
                 self.insert(block)
-        protected = set(blocks)
+        self.shrink(set(blocks))
+
+    def shrink(self, protected: Container[int]) -> None:
+        """Evict down to the capacity, as far as `evict` goes."""
         while len(self) > self.capacity and self.evict(protected):
             pass

@@ -42,35 +42,52 @@ class Belady(ReplayPolicy):
 
     def touch(self, block: int) -> None:
         """The reference at the position that is now due, for a resident block or (`insert`) a new one."""
-        next_use = self._next_use[self._now]
+        self.blocks[block] = self._next_use[self._now]
         self._now += 1
-        self.blocks[block] = next_use
-        if next_use == len(self._references):
-            self._never.append(block)
-        else:
-            heappush(self._ahead, -next_use)
-            if len(self._ahead) > 2 * len(self.blocks) + _SPARE:
-                self._drop_stale()
+        self._queue(block)
+        if len(self._ahead) > 2 * len(self.blocks) + _SPARE:
+            self._drop_stale()
 
     def insert(self, block: int) -> None:
         self.touch(block)
 
     def evict(self, protected: Container[int] = NOTHING) -> bool:
-        victim = self._furthest()
-        if victim in protected:
-            return False
-        del self.blocks[victim]
-        return True
+        before = len(self)
+        self._evict_to(before - 1, protected)
+        return len(self) < before
 
-    def _furthest(self) -> int:
+    def shrink(self, protected: Container[int]) -> None:
+        """Passes over what is protected, once for all victims: a request's blocks are no victims of its own."""
+        self._evict_to(self.capacity, protected)
+
+    def _evict_to(self, size: int, protected: Container[int]) -> None:
+        spared = []
+        while len(self.blocks) > size and (victim := self._take_furthest()) is not None:
+            if victim in protected:
+                spared.append(victim)
+            else:
+                del self.blocks[victim]
+        for block in spared:
+            self._queue(block)
+
+    def _queue(self, block: int) -> None:
+        if self.blocks[block] == len(self._references):
+            self._never.append(block)
+        else:
+            heappush(self._ahead, -self.blocks[block])
+
+    def _take_furthest(self) -> int | None:
+        """Out of the queues, not out of the cache. An entry is stale if the block has gone or was used since."""
         blocks, references = self.blocks, self._references
         while self._never:
-            if blocks.get(self._never[-1]) == len(references):
-                return self._never[-1]
-            self._never.pop()
-        while blocks.get(references[-self._ahead[0]]) != -self._ahead[0]:
-            heappop(self._ahead)
-        return references[-self._ahead[0]]
+            block = self._never.pop()
+            if blocks.get(block) == len(references):
+                return block
+        while self._ahead:
+            use = -heappop(self._ahead)
+            if blocks.get(references[use]) == use:
+                return references[use]
+        return None
 
     def _drop_stale(self) -> None:
         self._ahead = [-use for use in self.blocks.values() if use != len(self._references)]

@@ -6,6 +6,8 @@ Notes:
   are spared it.
 * Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
 * Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
+* The prefix orders say which request a block belongs to: its session, and each block's position (counted in blocks, not
+  in tokens). `flat` knows no requests, so there a policy hears neither.
 * Under `prefix-protected` the policy looks for another victim instead of stopping at a protected one.
 """
 
@@ -15,9 +17,10 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, cast
 
 from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
-from kvlab.base import OffloadKey
+from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus, SlotsBlockStatus
 from kvlab.policies import CachePolicy, EvictableListLRUCachePolicy, FullScanLRUCachePolicy
+from kvlab.policies.context import BLOCK_POSITIONS, SESSION_ID
 
 _LONGEST_RUN = 4096
 _IGNORE_MISSING = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
@@ -31,6 +34,8 @@ class OffloadPolicy(ReplayPolicy):
         policy.count_inspected = False
         self.policy = policy
         self.size = 0
+        self._request: ReqContext | None = None
+        self._num_requests = 0
         self._free: list[BlockStatus] = []
 
     def __contains__(self, block: int) -> bool:
@@ -39,11 +44,18 @@ class OffloadPolicy(ReplayPolicy):
     def __len__(self) -> int:
         return self.size
 
+    def start_request(self, blocks: Sequence[int], session_id: str | None) -> None:
+        if self._request is not None:
+            self.policy.on_request_finished(self._request)
+        params = {SESSION_ID: session_id, BLOCK_POSITIONS: {block: position for position, block in enumerate(blocks)}}
+        self._request = ReqContext(str(self._num_requests), params)
+        self._num_requests += 1
+
     def touch(self, block: int) -> None:
-        self.policy.touch((_key(block),))
+        self.policy.touch((_key(block),), self._request)
 
     def insert(self, block: int) -> None:
-        self.policy.insert(_key(block), self._free.pop() if self._free else self._record())
+        self.policy.insert(_key(block), self._free.pop() if self._free else self._record(), self._request)
         self.size += 1
 
     def evict(self, protected: Container[int] = NOTHING) -> bool:
@@ -57,7 +69,7 @@ class OffloadPolicy(ReplayPolicy):
     def access(self, blocks: Iterable[int]) -> int:
         get, touch = cast(Any, self.policy.get), cast(Any, self.policy.touch)
         insert, evict = cast(Any, self.policy.insert), cast(Any, self.policy.evict)
-        capacity, hits = self.capacity, 0
+        capacity, request, hits = self.capacity, self._request, 0
         spare_missing = type(self.policy) in _IGNORE_MISSING
         run: list[int] = []
         for block in blocks:
@@ -65,21 +77,21 @@ class OffloadPolicy(ReplayPolicy):
                 hits += 1
                 run.append(block)
                 if len(run) == _LONGEST_RUN:
-                    touch(run[::-1])
+                    touch(run[::-1], request)
                     run.clear()
                 continue
             if not spare_missing:
                 run.append(block)
             if run:
-                touch(run[::-1])
+                touch(run[::-1], request)
                 run.clear()
             if self.size >= capacity:
                 ((_, record),) = evict(1, NOTHING)
             else:
                 record = self._record()
                 self.size += 1
-            insert(block, record)
-        touch(run[::-1])
+            insert(block, record, request)
+        touch(run[::-1], request)
         return hits
 
     def access_request(self, blocks: Sequence[int]) -> None:
@@ -88,9 +100,7 @@ class OffloadPolicy(ReplayPolicy):
             self.touch(block)
             if block not in self:
                 self.insert(block)
-        protected = set(blocks)
-        while self.size > self.capacity and self.evict(protected):
-            pass
+        self.shrink(set(blocks))
 
     def _record(self) -> BlockStatus:
         record = SlotsBlockStatus(self.size)
