@@ -10,8 +10,8 @@ without a step of Python for what lies before. `recency_list` has the details, t
 
 Cost: evict(n) is O(n + protected blocks met), whatever the number of pinned blocks and the size of the cache. With 0,
 50 or 99 % of 200,000 pinned (`make bench`, several runs), against `evictable_list_lru`: evict 1.3 to 1.7 times for one
-block, 0.8 to 1.6 for 64 or 633; a pin 0.9 to 1.5, an unpin 0.4 to 0.9, a touch 1.4 to 2 (3 where nearly all is pinned:
-the list moves idle blocks only). `heap_lru` costs 2 to 5 times this policy's evict, least where few blocks are idle and
+block, 0.8 to 1.6 for 64 or 633; a pin 0.9 to 1.5, an unpin 0.4 to 0.9, a touch 1.4 to 3 (the list moves idle blocks
+only). `heap_lru` costs 2 to 5 times this policy's evict, least where few blocks are idle and
 its heap is small, and 2 to 4 times its pin and unpin. Memory: 142 bytes a block, at most about 205; the list 158, the
 heap 242 to 406.
 

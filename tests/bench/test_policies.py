@@ -1,7 +1,8 @@
 """`make bench`: what the policies cost against each other. Ratios of one run, medians over interleaved rounds.
 
 200,000 blocks; the coldest 0, 50 or 99 % are pinned, or as many in random places. All policies are full before the
-first round and take turns, so that a slow moment of the machine meets all of them.
+first round and take turns, so that a slow moment of the machine meets all of them. On a busy machine calls of more than
+a millisecond (633 blocks) are interrupted: read those ratios from a quiet run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kvlab.base import OffloadKey, make_offload_key
 from kvlab.block_status import SlotsBlockStatus
 from kvlab.policies import CachePolicy, get_policy_class
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 console = Console(width=200)
 
 NUM_BLOCKS = 200_000
@@ -141,7 +142,10 @@ def tables(names: tuple[str, ...], title: str) -> Iterator[None]:
 
 
 def test_lru_policies() -> None:
-    """Pin and unpin are timed with the manager's own part of them (get, count), which is the same for all."""
+    """Aims: logical within 1.5 times the list on evict, pin and unpin, and 3 times as fast as the heap.
+
+    Pin and unpin are timed with the manager's own part of them (get, count), which is the same for all.
+    """
     for _ in tables(LRUS, "LRU"):
         pass
 
