@@ -47,7 +47,7 @@ def pick_device(wanted: str = "auto") -> Device:
     if problem is None:
         return _cuda()
     if wanted == "cuda":
-        raise DeviceError(f"device 'cuda' cannot be used: {problem}; --device cpu runs the same code without a GPU")
+        raise DeviceError(f"device 'cuda' cannot be used: {problem}; `--clock wall --device cpu` runs the same code")
     return _cpu(problem)
 
 

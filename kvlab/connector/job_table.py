@@ -73,17 +73,19 @@ class JobTable:
     ) -> Iterator[tuple[int, TransferJobStatus]]:
         """Jobs that all workers have reported now; they stay open until `close`.
 
-        Raises OffloadingStateError, with that job unchanged, for a job id never handed out, or reported by more workers
+        Raises OffloadingStateError, with nothing changed, for a job id never handed out, or reported by more workers
         than there are.
         """
+        for job_id, count in meta.completed_jobs.items():
+            waiting = self.open[job_id].pending_count if job_id in self.open else 0
+            if job_id >= self._stale_below and not 0 < count <= waiting:
+                left = f"waiting for {waiting} workers" if job_id in self.open else "unknown"
+                raise OffloadingStateError(f"job {job_id}: {count} workers report completion, but it is {left}")
         for job_id, count in meta.completed_jobs.items():
             if job_id < self._stale_below:
                 stats.stale_completions += 1
                 continue
-            job = self.open.get(job_id)
-            if job is None or not 0 < count <= job.pending_count:
-                left = "unknown" if job is None else f"waiting for {job.pending_count} workers"
-                raise OffloadingStateError(f"job {job_id}: {count} workers report completion, but it is {left}")
+            job = self.open[job_id]
             job.failed |= job_id in meta.failed_jobs
             job.pending_count -= count
             if job.pending_count == 0:

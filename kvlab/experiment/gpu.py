@@ -70,7 +70,7 @@ def copy_rates(device: Device, block_bytes: tuple[int, ...] = BLOCK_BYTES, total
     from kvlab.worker.bandwidth import measure_copies
 
     return {
-        "about": "copy worker beside one large copy of the same bytes; see kvlab/worker/bandwidth.py",
+        "about": "copy worker beside a plain copy of the same bytes; see kvlab/worker/bandwidth.py",
         "created": utc_now(),
         "environment": collect_environment(),
         "device": device.description,
@@ -80,7 +80,7 @@ def copy_rates(device: Device, block_bytes: tuple[int, ...] = BLOCK_BYTES, total
 
 def print_copies(copies: dict[str, Any], console: Console) -> None:
     table = Table(title="Copies of blocks that lie at random", title_justify="left")
-    for column in ("way", "direction", "block KiB", "GB/s", "one large copy GB/s", "share"):
+    for column in ("way", "direction", "block KiB", "GB/s", "plain copy GB/s", "share"):
         table.add_column(column, justify="left" if column in ("way", "direction") else "right")
     for rate in copies["rates"]:
         table.add_row(

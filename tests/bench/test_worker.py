@@ -18,7 +18,7 @@ console = Console(width=140)
 
 
 def test_copies_on_the_cpu() -> None:
-    """Aim: at least 80 % of a plain copy for blocks of 2 MiB."""
+    """Aim: at least 80 % of a plain copy of whole blocks, for blocks of 2 MiB."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     copies = copy_rates(CPU, (64 * 1024, 2 * 1024 * 1024), 2**28)

@@ -141,7 +141,7 @@ def test_switches_that_do_not_go_together(
 
 def test_device_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvlab.device.cuda_problem", lambda: "no usable GPU")
-    with pytest.raises(DeviceError, match="device 'cuda' cannot be used: no usable GPU; --device cpu"):
+    with pytest.raises(DeviceError, match="device 'cuda' cannot be used: no usable GPU; `--clock wall --device cpu"):
         pick_device("cuda")
     assert pick_device("auto").description.endswith("no GPU used (no usable GPU)")
     with pytest.raises(DeviceError, match="device 'tpu': allowed is auto, cpu, cuda"):
