@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from kvlab.base import OffloadKey
 
@@ -88,11 +89,12 @@ class FileIndex:
             self._reserved += size
 
     def written(self, key: OffloadKey, size: int) -> None:
-        """A reserved write became a file."""
+        """A reserved write became a file, the hottest now."""
         with self._lock:
             self._reserved -= size
             self._since_scan += 1
-            self._know(key, size)
+            now = self._know(key, size)
+        self._note(key, now)
 
     def cancelled(self, size: int) -> None:
         """A reserved write came to nothing."""
@@ -100,14 +102,10 @@ class FileIndex:
             self._reserved -= size
 
     def found(self, key: OffloadKey, size: int) -> None:
-        """A file is there, whoever wrote it; it is the hottest now, and its time says so."""
+        """A file is there, whoever wrote it; it is the hottest now."""
         with self._lock:
-            self._know(key, size)
-            self._last_ns = now = max(time.time_ns(), self._last_ns + 1)
-        try:
-            os.utime(self._path_of(key), ns=(now, now))
-        except OSError:
-            return
+            now = self._know(key, size)
+        self._note(key, now)
 
     def gone(self, key: OffloadKey) -> None:
         with self._lock:
@@ -123,11 +121,20 @@ class FileIndex:
                 if size is not None:
                     self._files[key] = size
 
-    def _know(self, key: OffloadKey, size: int) -> None:
+    def _know(self, key: OffloadKey, size: int) -> int:
+        """Gives the time of this use in ns, later than any before: file systems count in milliseconds."""
         self._known += size - self._files.pop(key, 0)
         self._files[key] = size
         if self._fresh is not None:
+            self._fresh.pop(key, None)
             self._fresh[key] = size
+        self._last_ns = max(time.time_ns(), self._last_ns + 1)
+        return self._last_ns
+
+    def _note(self, key: OffloadKey, now_ns: int) -> None:
+        """The file's time is what a restart goes by."""
+        with suppress(OSError):
+            os.utime(self._path_of(key), ns=(now_ns, now_ns))
 
     def _make_room(self, size: int) -> None:
         stubborn: dict[OffloadKey, int] = {}
