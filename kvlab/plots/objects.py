@@ -108,9 +108,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
     )
     title = f"{slowest} against {baseline}, one object in the processor's cache, times slower: {ratios}"
     repeats = len(tables[0].timings[0].repeats)
-    caption = measured_here(
-        f"Dot: least of {repeats} repeats, empty loop taken off; bar: three of four lie on it."
-    )
+    caption = measured_here(f"Dot: least of {repeats} repeats, empty loop taken off; bar: three of four lie on it.")
     return finish(figure, title, caption, plot_height=112 * len(tables), left=170, right=40)
 
 
