@@ -16,7 +16,7 @@ MAX_BYTES = 20_000_000
 @dataclass(frozen=True, slots=True)
 class HandIn:
     """One notebook: `cells` by exercise name, in the registry's order; `absent`: exercises of the same notebook that
-    have no cell; `problem`: why it could not be read ("" if it could)."""
+    have no cell; `problem`: why it could not be read ("" if it could). Without a problem and without cells: no exercises."""
 
     file: str
     cells: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def _taken_from(notebook: Any, name: str) -> HandIn:
     exercises = {exercise.name: exercise for exercise in registry()}
     last = {exercise: text for exercise, text in _tagged(cells) if exercise in exercises}
     if not last:
-        return HandIn(name, problem="no exercise cell: the cells have lost their tags, or there were none")
+        return HandIn(name)
     numbers = {exercises[exercise].notebook for exercise in last}
     absent = tuple(e.name for e in exercises.values() if e.notebook in numbers and e.name not in last)
     return HandIn(name, {exercise: last[exercise] for exercise in exercises if exercise in last}, absent)

@@ -51,8 +51,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One exercise of one hand-in. `state`: pass, fail, error, todo, absent, timeout, died, or unreadable (for a whole
-    notebook, with no exercise). `said`: what the learner would have read, in one line."""
+    """One exercise of one hand-in. `state`: pass, fail, error, todo, absent, timeout, died, or, for a whole notebook,
+    unreadable or none (it has no exercises). `said`: what the learner would have read, in one line."""
 
     file: str
     exercise: str
@@ -73,6 +73,9 @@ def grade(
         for hand_in in hand_ins:
             if hand_in.problem:
                 waiting.append(_ready(Row(hand_in.file, "", "unreadable", said=hand_in.problem)))
+            elif not hand_in.cells:
+                said = "no exercise cell: the cells have lost their tags, or there were none"
+                waiting.append(_ready(Row(hand_in.file, "", "none", said=said)))
             for exercise, text in hand_in.cells.items():
                 waiting.append(pool.submit(grade_cell, hand_in.file, exercise, text, limits).result)
             for exercise in hand_in.absent:

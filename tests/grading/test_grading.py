@@ -66,7 +66,6 @@ class TestCollect:
             (b"\xff\xfe\x00", "Error"),
             (b"[]", "no list of cells"),
             (b'{"cells": 5}', "no list of cells"),
-            (b'{"cells": [1, null, {"cell_type": "code", "metadata": 3, "source": [4]}]}', "no exercise cell"),
             (b"[" * 200_000, "Error"),
             (b'{"cells": []}' + b" " * 20_000_000, "clear its outputs"),
         ],
@@ -75,6 +74,10 @@ class TestCollect:
         (tmp_path / "bad.ipynb").write_bytes(content)
         (hand_in,) = collect([tmp_path])
         assert said in hand_in.problem and not hand_in.cells
+
+    def test_a_notebook_without_exercises_has_a_row(self, tmp_path: Path) -> None:
+        (tmp_path / "a.ipynb").write_bytes(b'{"cells": [1, null, {"cell_type": "code", "metadata": 3, "source": [4]}]}')
+        assert [(row.state, row.said[:16]) for row in grade(collect([tmp_path]))] == [("none", "no exercise cell")]
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_or_folder_with_a_notebooks_name(self, tmp_path: Path) -> None:
@@ -223,7 +226,7 @@ def test_a_folder_of_ten_gives_a_table(tmp_path: Path, capsys: pytest.CaptureFix
     make_ten(folder)
     before = threading.active_count()
     code = main(
-        ["grade", str(folder), "--seconds", "8", "--csv", str(tmp_path / "t.csv"), "--html", str(tmp_path / "t.html")]
+        ["grade", str(folder), "--seconds", "4", "--csv", str(tmp_path / "t.csv"), "--html", str(tmp_path / "t.html")]
     )
     assert code == 0
     printed = capsys.readouterr().out
