@@ -11,7 +11,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from kvlab.base import LookupResult, OffloadingManager, OffloadKey, ReqContext
 from kvlab.connector.state import GroupOffloadConfig, RequestOffloadState
@@ -111,3 +111,29 @@ def _group_lookup(
     if window is None:
         return maximal_prefix_lookup(manager, keys, state.req_context)
     return sliding_window_lookup(manager, keys, window, state.req_context)
+
+
+def any_hit_among(
+    groups: Sequence[GroupOffloadConfig], state: RequestOffloadState, hit_tokens: int, keys: Set[OffloadKey]
+) -> bool:
+    """Whether a hit of so many tokens would load one of these blocks."""
+    num_cached = state.num_locally_computed_tokens + hit_tokens
+    for group, group_state in zip(groups, state.group_states, strict=True):
+        size = group.block_size_tokens
+        hits = group_state.offload_keys[state.num_locally_computed_tokens // size : -(-num_cached // size)]
+        if group.sliding_window_size_in_blocks is not None:
+            hits = hits[-group.sliding_window_size_in_blocks :]
+        if not keys.isdisjoint(hits):
+            return True
+    return False
+
+
+def touch_keys(manager: OffloadingManager, groups: Sequence[GroupOffloadConfig], state: RequestOffloadState) -> None:
+    """Make all the request's blocks recent, but for window blocks that its hit does not read."""
+    for group, group_state in zip(groups, state.group_states, strict=True):
+        window = group.sliding_window_size_in_blocks
+        if window is None or group_state.num_hit_blocks <= window:
+            manager.touch(group_state.offload_keys, state.req_context)
+        else:
+            skip = group_state.num_hit_blocks - window
+            manager.touch(group_state.offload_keys[skip:], state.req_context)

@@ -19,7 +19,6 @@ from kvlab.base import (
     OffloadKey,
     OffloadPolicy,
     ReqContext,
-    make_offload_key,
 )
 from kvlab.connector.job_table import CompletionOrder, JobTable
 from kvlab.connector.jobs import (
@@ -32,7 +31,7 @@ from kvlab.connector.jobs import (
     TransferJob,
     TransferJobStatus,
 )
-from kvlab.connector.lookup import num_hit_tokens
+from kvlab.connector.lookup import any_hit_among, num_hit_tokens, touch_keys
 from kvlab.connector.offers import (
     Ranges,
     advance,
@@ -43,7 +42,15 @@ from kvlab.connector.offers import (
     storable_ranges,
     store_source,
 )
-from kvlab.connector.state import BlockPositions, ConnectorRequest, GroupOffloadConfig, KVGroup, RequestOffloadState
+from kvlab.connector.state import (
+    BlockPositions,
+    ConnectorRequest,
+    GroupOffloadConfig,
+    KVGroup,
+    MakeKeys,
+    RequestOffloadState,
+    update_offload_keys,
+)
 from kvlab.policies.context import BLOCK_POSITIONS
 
 
@@ -65,7 +72,7 @@ class OffloadingConnector:
         completion_order: CompletionOrder = "hash",
         offload_prompt_only: bool = True,
         enable_prefix_caching: bool = False,
-        make_keys: Callable[[ConnectorRequest, int], Sequence[Sequence[OffloadKey]]] | None = None,
+        make_keys: MakeKeys | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if not groups:
@@ -129,11 +136,15 @@ class OffloadingConnector:
             group_state.block_ids.clear()
         if state.transfer_jobs:
             return None
-        self._update_offload_keys(state)
+        update_offload_keys(self.groups, state, self._make_keys)
         state.num_locally_computed_tokens = num_computed_tokens
         started = self._clock()
         hit_tokens = num_hit_tokens(self.manager, self._lookup_groups, state)
-        if hit_tokens and self._blocks_being_loaded and self._hits_being_loaded(state, hit_tokens):
+        if (
+            hit_tokens
+            and self._blocks_being_loaded
+            and any_hit_among(self.groups, state, hit_tokens, self._blocks_being_loaded)
+        ):
             hit_tokens = None
         walked = self._clock()
         self.stats.lookup_walks += 1
@@ -142,42 +153,10 @@ class OffloadingConnector:
         num_cached = num_computed_tokens + (hit_tokens or 0)
         for group, group_state in zip(self.groups, state.group_states, strict=True):
             group_state.num_hit_blocks = num_cached // group.block_size_tokens
-        self._touch(state)
+        touch_keys(self.manager, self.groups, state)
         self.seconds["lookup_walk"] += walked - started
         self.seconds["touch"] += self._clock() - walked
         return hit_tokens
-
-    def _update_offload_keys(self, state: RequestOffloadState) -> None:
-        hashes = state.req.block_hashes
-        if len(state.group_states[0].offload_keys) == len(hashes):
-            return
-        if self._make_keys is not None:
-            for group_state, keys in zip(state.group_states, self._make_keys(state.req, len(self.groups)), strict=True):
-                group_state.offload_keys.extend(keys[len(group_state.offload_keys) :])
-            return
-        for group, group_state in zip(self.groups, state.group_states, strict=True):
-            new_hashes = hashes[len(group_state.offload_keys) :]
-            group_state.offload_keys.extend(make_offload_key(h, group.group_idx) for h in new_hashes)
-
-    def _hits_being_loaded(self, state: RequestOffloadState, hit_tokens: int) -> bool:
-        num_cached = state.num_locally_computed_tokens + hit_tokens
-        for group, group_state in zip(self.groups, state.group_states, strict=True):
-            size = group.block_size_tokens
-            keys = group_state.offload_keys[state.num_locally_computed_tokens // size : -(-num_cached // size)]
-            if group.sliding_window_size_in_blocks is not None:
-                keys = keys[-group.sliding_window_size_in_blocks :]
-            if not (self._blocks_being_loaded or set()).isdisjoint(keys):
-                return True
-        return False
-
-    def _touch(self, state: RequestOffloadState) -> None:
-        for group, group_state in zip(self.groups, state.group_states, strict=True):
-            window = group.sliding_window_size_in_blocks
-            if window is None or group_state.num_hit_blocks <= window:
-                self.manager.touch(group_state.offload_keys, state.req_context)
-            else:
-                skip = group_state.num_hit_blocks - window
-                self.manager.touch(group_state.offload_keys[skip:], state.req_context)
 
     # --- loads ---
 
@@ -244,7 +223,7 @@ class OffloadingConnector:
         lengths_before: dict[str, list[int]] = {}
         for req_id, new_block_ids in output.new_block_ids.items():
             state = self._req_status[req_id]
-            self._update_offload_keys(state)
+            update_offload_keys(self.groups, state, self._make_keys)
             if req_id in output.admitted_req_ids:
                 for group_state in state.group_states:
                     group_state.block_ids.clear()
@@ -270,7 +249,7 @@ class OffloadingConnector:
             if all(end <= start for start, end in ranges):
                 continue
             # An answer fills a block in a step that takes no GPU block, so `new_block_ids` does not name the request.
-            self._update_offload_keys(state)
+            update_offload_keys(self.groups, state, self._make_keys)
             job = self._store(state, ranges)
             if job is not None:
                 jobs.append(job)
@@ -293,7 +272,7 @@ class OffloadingConnector:
             advance(state, ranges)
             return None
         started = self._clock()
-        self._touch(state)
+        touch_keys(self.manager, self.groups, state)
         self.seconds["touch"] += self._clock() - started
         job_id, status = self.jobs.add(state.req.request_id, output.keys_to_store, is_store=True)
         state.transfer_jobs.add(job_id)

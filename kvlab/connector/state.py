@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kvlab.base import OffloadKey, ReqContext, RequestOffloadingContext
+from kvlab.base import OffloadKey, ReqContext, RequestOffloadingContext, make_offload_key
 
 
 class ConnectorRequest(Protocol):
@@ -94,3 +94,23 @@ class RequestOffloadState:
         self.group_states = tuple(RequestGroupState() for _ in range(num_groups))
         self.num_locally_computed_tokens = 0
         self.transfer_jobs: set[int] = set()
+
+
+#: (request, number of groups) -> per group, the keys of its full blocks
+MakeKeys = Callable[[ConnectorRequest, int], Sequence[Sequence[OffloadKey]]]
+
+
+def update_offload_keys(
+    groups: Sequence[GroupOffloadConfig], state: RequestOffloadState, make_keys: MakeKeys | None
+) -> None:
+    """Add the keys of blocks that were hashed since the last time; `make_keys` gives shared key objects."""
+    hashes = state.req.block_hashes
+    if len(state.group_states[0].offload_keys) == len(hashes):
+        return
+    if make_keys is not None:
+        for group_state, keys in zip(state.group_states, make_keys(state.req, len(groups)), strict=True):
+            group_state.offload_keys.extend(keys[len(group_state.offload_keys) :])
+        return
+    for group, group_state in zip(groups, state.group_states, strict=True):
+        new_hashes = hashes[len(group_state.offload_keys) :]
+        group_state.offload_keys.extend(make_offload_key(h, group.group_idx) for h in new_hashes)
