@@ -25,7 +25,7 @@ from kvlab.results import save_result
 
 SHORT_S = 12.0
 CTYPES_FACTOR = 1.4
-DISKS = (1e9, 3e9, 5e9, 8e9)
+DISKS = (1e9, 3e9, 8e9)
 CPU_GIB = (50, 100, 200, 400)
 #: From the oldest tree to the newest, one switch at a time: what `ablation_steps` draws.
 PATH = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -35,11 +36,13 @@ def copy_bandwidth(rates: Sequence[CopyRate], source: str) -> go.Figure:
     ceiling = max(rate.ceiling_bytes_per_s for rate in rates) / 1e9
     figure.add_hline(y=ceiling, line={"color": INK, "dash": "dot", "width": 1.5})
     ends.append((ceiling, "all in one piece", INK))
-    for height, (_, label, colour) in zip(spread_labels([e[0] for e in ends], ceiling * 0.09), ends, strict=True):
+    heights = spread_labels([math.log10(value) for value, _, _ in ends], 0.17)
+    for height, (_, label, colour) in zip(heights, ends, strict=True):
         label_end(figure, height, label, colour)
     ticks = {4096: "4 KiB", 16384: "16 KiB", 65536: "64 KiB", 262144: "256 KiB", 2**20: "1 MiB", 2**21: "2 MiB"}
     figure.update_xaxes(title="block (logarithmic)", type="log", tickvals=list(ticks), ticktext=list(ticks.values()))
-    figure.update_yaxes(title="GB/s", rangemode="tozero")
+    gb = [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300]
+    figure.update_yaxes(title="GB/s (logarithmic)", type="log", tickvals=gb, ticktext=[f"{tick:g}" for tick in gb])
     first, last = (best[False, size].bytes_per_s for size in (sizes[0], sizes[-1]))
     title = (
         f"Stores: {first / 1e9:.2g} GB/s in blocks of {ticks[sizes[0]]}, {last / 1e9:.2g} GB/s in {ticks[sizes[-1]]}"
@@ -86,6 +89,6 @@ def real_beside_modelled(pairs: Sequence[tuple[str, ArmResult]], source: str) ->
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title="ms of an average step")
     means = [sum(arm.step_seconds.get(kind, 0.0) for kind in STEP_KINDS) / max(1, arm.steps) * 1e3 for _, arm in pairs]
-    title = "An average step: " + ", ".join(f"{mean:.3g} ms {label}" for mean, label in zip(means, labels, strict=True))
+    title = "An average step: " + "; ".join(f"{label} {mean:.3g} ms" for mean, label in zip(means, labels, strict=True))
     key = [(_LABELS[kind], TIME_COLOURS[kind]) for kind in STEP_KINDS]
     return finish(figure, title, source, plot_height=60 + 50 * len(pairs), left=230, right=40, key=key)
