@@ -59,14 +59,19 @@ def conversations(requests: int = 2000, chats: int = 150, prompts: int = 12) -> 
 
 def block_ids(parts: list[tuple[str, int]], size: int, numbers: dict[bytes, int], partial: bool = True) -> list[int]:
     """Chained ids of a prompt made of named pieces of so many tokens, numbered by first use."""
-    pieces = [f"{name}:{i}" for name, tokens in parts for i in range(tokens)]
-    ends = range(size, len(pieces) + 1, size)
-    blocks = [pieces[end - size : end] for end in ends]
-    if partial and len(pieces) % size:
-        blocks.append(pieces[len(pieces) // size * size :])
+    total = sum(tokens for _, tokens in parts)
+    blocks: list[list[tuple[str, int, int]]] = [[] for _ in range(-(-total // size))]
+    position = 0
+    for name, tokens in parts:
+        for index in range(position // size, -(-(position + tokens) // size)):
+            first, last = max(position, index * size), min(position + tokens, (index + 1) * size)
+            blocks[index].append((name, first - position, last - position))
+        position += tokens
+    if not partial:
+        del blocks[total // size :]
     parent, found = b"", []
     for block in blocks:
-        parent = blake2b(parent + "|".join(block).encode(), digest_size=16).digest()
+        parent = blake2b(parent + repr(block).encode(), digest_size=16).digest()
         found.append(numbers.setdefault(parent, len(numbers)))
     return found
 

@@ -5,9 +5,10 @@ integers. `offload` drives a `CachePolicy` through the same contract.
 
 Notes:
 * `evict(protected)` is asked only by the order `prefix-protected`. It stops at the policy's *own* next victim when that
-  belongs to the request, as the order's rule says, and does not look for another one (ARC has two candidates and tries
-  both; Belady, told to spare the new block, spares the request). So a policy in which a use does not save a block, FIFO above all, can overshoot for long: the result tells how
-  far. What a search did on its way (bits cleared, blocks put back) stands.
+  belongs to the request, as the order's rule says, and does not look for another one. ARC has two candidates and tries
+  both; Belady, told to spare the new block, spares the request. A policy in which a use does not save a block, FIFO
+  above all, can overshoot for long: the result tells how far.
+* What a search did on its way (bits cleared, blocks put back) stands.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class TraceFormat(ABC):
             self.started = now
         if now < self.started:
             raise BadRecord(f"its time lies {self.started - now:g} s before the start of the trace")
-        return now - self.started
+        return float(now - self.started)
 
     @classmethod
     @abstractmethod

@@ -17,6 +17,8 @@ from kvlab.traces.formats.base import OnBad, TraceFormat
 from kvlab.traces.request import TraceRequest
 
 RECORD = struct.Struct("<IQIq")
+NEVER = (-1, 2**63 - 1)
+MOST_REFERENCES = 2**48  # text read as numbers lies far beyond
 _CHUNK = RECORD.size * 4096
 
 
@@ -40,8 +42,8 @@ class OracleGeneral(TraceFormat):
                 source.line = position
                 # Positions count from 0 or from 1: what cannot be is a next use that does not lie ahead.
                 try:
-                    if next_use != -1 and next_use < position:
-                        raise BadRecord(f"next use {next_use} is not ahead of reference {position}")
+                    if next_use not in NEVER and not position <= next_use < MOST_REFERENCES:
+                        raise BadRecord(f"next use {next_use} is no position ahead of reference {position}")
                     request = TraceRequest(self.since_start(moment), tokens, 0, (block,))
                 except BadRecord as bad:
                     on_bad(source, bad)
