@@ -61,7 +61,7 @@ class _Watched(CopyHandler):
 
 
 def record_spans(
-    device: Device, *, steps: int = 9, blocks: int = 64, block_bytes: int = 65_536, compute_s: float = 0.02
+    device: Device, *, steps: int = 9, blocks: int = 256, block_bytes: int = 65_536, compute_s: float = 0.01
 ) -> Spans:
     """`steps` steps of about `compute_s` seconds; `blocks` blocks of `block_bytes` bytes are stored in each."""
     page = block_bytes // NUM_TENSORS
