@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import kvlab
 
@@ -121,9 +122,11 @@ def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     replay.add_argument(
         "--curve", action="store_true", help="LRU at all capacities as well (flat and prefix; needs numpy)"
     )
+    advise = commands.add_parser("advise", help="how big the tiers must be for a trace, and a configuration")
+    _add_advise(advise)
     trace = commands.add_parser("trace", help="what a trace file is and holds, and what is odd in it")
     trace.add_argument("--to", metavar="FILE", help="write it as Mooncake JSONL (.gz and .zst compress)")
-    for command in (replay, trace):
+    for command in (replay, advise, trace):
         command.add_argument("trace", metavar="TRACE", help="a trace file (plain, .gz, .zst) or a folder of sessions")
         command.add_argument("--format", metavar="NAME", help="default: told by the first line")
         command.add_argument("--skip-bad", action="store_true", help="leave out records that cannot be read")
@@ -133,6 +136,21 @@ def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         )
         command.add_argument("--progress", action="store_true", help="a progress bar (needs tqdm)")
         command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+
+
+def _add_advise(advise: argparse.ArgumentParser) -> None:
+    advise.add_argument("--layout", required=True, help="KV layout: a name in data/kv_layouts, or a JSON file")
+    advise.add_argument("--gpu-rate", type=positive, metavar="TOK/S", required=True, help="computed tokens/s")
+    advise.add_argument("--disk-write", type=bandwidth, metavar="B/S", required=True, help="as 3GB/s or 3e9")
+    advise.add_argument("--disk-read", type=bandwidth, metavar="B/S", required=True)
+    advise.add_argument("--gpu-blocks", type=int, metavar="N", default=0, help="GPU prefix cache (default: none)")
+    advise.add_argument("--cpu-bytes", metavar="SIZE", help="judge this size, as 400GiB (default: find the smallest)")
+    advise.add_argument("--within", type=float, metavar="PERCENT", default=5.0, help="of the best hits (default: 5)")
+    advise.add_argument("--tbw", type=positive, metavar="TB", help="terabytes written that the drive is rated for")
+    advise.add_argument("--world-size", type=int, metavar="N", default=1, help="tensor-parallel workers (default: 1)")
+    advise.add_argument("--model", default="MODEL", help="for the command line that comes out")
+    advise.add_argument("--root-dir", metavar="DIR", default="/mnt/nvme", help="of the disk tier, in the same")
+    advise.add_argument("--html", metavar="FILE", help="write a page with the figures as well")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -243,6 +261,17 @@ def _trace(args: argparse.Namespace, console: Console) -> int:
     return run(args, console)
 
 
+def _advise(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.analysis.advise_main import main as run
+
+    def save(advice: Any, path: Path) -> Path:
+        from kvlab.advice_report import save_advice
+
+        return save_advice(advice, path)
+
+    return run(args, console, save)
+
+
 def _gpu(args: argparse.Namespace, console: Console) -> int:
     from kvlab.experiment.gpu import main as run
 
@@ -262,6 +291,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
     "calibrate": _calibrate,
     "grade": _grade,
     "replay": _replay,
+    "advise": _advise,
     "trace": _trace,
     "gpu": _gpu,
     "version": _version,

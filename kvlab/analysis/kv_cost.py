@@ -48,15 +48,15 @@ class KVCost:
         """The shortest prefix, in tokens, that loads at `bandwidth` bytes/s as fast as `gpu_rate` tokens/s compute it:
         0.0 if any does, None if none ever does."""
         allowed = bandwidth / gpu_rate
-        windows = sorted(g.sliding_window_tokens for g in self.layout.groups if g.sliding_window_tokens is not None)
         if self.load_bytes(1) <= allowed:
             return 0.0
-        longest = windows[-1] if windows else 0
-        for start, end in zip(windows, [*windows[1:], longest * 2 + 1], strict=True):
-            per_token = self.load_bytes(end) - self.load_bytes(end - 1)
-            fixed = self.load_bytes(start) - per_token * start
-            if per_token < allowed and (start == longest or fixed / (allowed - per_token) <= end):
-                return fixed / (allowed - per_token)
+        windows = sorted({g.sliding_window_tokens for g in self.layout.groups if g.sliding_window_tokens is not None})
+        for start, end in zip(windows, [*windows[1:], float("inf")], strict=False):
+            per_token = self.load_bytes(start + 1) - self.load_bytes(start)
+            if per_token < allowed:
+                tokens = (self.load_bytes(start) - per_token * start) / (allowed - per_token)
+                if tokens <= end:
+                    return tokens
         return None
 
 

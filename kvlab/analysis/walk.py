@@ -1,7 +1,7 @@
-"""One walk over a trace in time: what a GPU of a given rate computes, what goes to disk, and how far the disk is behind.
+"""One walk over a trace in time: what a GPU of a given rate computes, what goes to disk, how far the disk is behind.
 
 The GPU serves requests in order of arrival, one after the other, at a given rate of computed tokens. What it has not
-seen before is stored at the end of its prefill and handed to the disk, which writes at a given rate. What has been
+seen before is stored evenly over its prefill and handed to the disk, which writes at a given rate. What has been
 handed over and is not written yet is the backlog: each of its blocks is pinned in the CPU tier.
 
 Notes:
@@ -45,7 +45,7 @@ class Backlog:
 class Walk:
     """Blocks are those of the trace. `near_hits`: in the GPU or CPU tier; `disk_hits`: on disk only. `load_bytes`: read
     from disk for them. `new_blocks`: written to disk. `whole_prompts`: requests of which every token hit. `span_s`:
-    from the first arrival to the last arrival or the end of the GPU's work; `busy_s`: seconds of it that it computes."""
+    from the first arrival to the last arrival or the end of the GPU's work; `busy_s`: seconds of it that it works."""
 
     requests: int
     near_hits: int
@@ -87,11 +87,11 @@ def walk(
         arrival_s = request.timestamp_s - start_s
         prefill_s = (request.input_tokens - known * cost.block_tokens) / gpu_rate
         decode_s = request.output_tokens / gpu_rate
-        stored_s = max(gpu_free_s, arrival_s) + prefill_s
-        gpu_free_s = stored_s + decode_s
+        begin_s = max(gpu_free_s, arrival_s)
+        gpu_free_s = begin_s + prefill_s + decode_s
         busy_s += prefill_s + decode_s
         last_s = max(last_s, arrival_s, gpu_free_s)
-        queue.add(stored_s, (len(seen) - before) * cost.block_bytes)
+        queue.add(begin_s, prefill_s, (len(seen) - before) * cost.block_bytes)
     return Walk(
         len(requests), near_hits, disk_hits, load_bytes, len(seen), whole, last_s, busy_s,
         Backlog(queue.times_s, queue.bytes, queue.full_s),
@@ -107,11 +107,12 @@ class _WriteQueue:
         self.bytes: list[float] = []
         self.full_s: float | None = None
 
-    def add(self, now_s: float, new_bytes: int) -> None:
+    def add(self, begin_s: float, seconds: float, new_bytes: int) -> None:
+        """`new_bytes` arrive evenly over `seconds`, which lie after all that was added before."""
         waiting = 0.0
         if self.bytes:
-            waiting = max(0.0, self.bytes[-1] - (now_s - self.times_s[-1]) * self.bandwidth)
-        self.times_s.append(now_s)
-        self.bytes.append(waiting + new_bytes)
-        if self.full_s is None and new_bytes and self.bytes[-1] >= self.limit:
-            self.full_s = now_s
+            waiting = max(0.0, self.bytes[-1] - (begin_s - self.times_s[-1]) * self.bandwidth)
+        self.times_s.append(begin_s + seconds)
+        self.bytes.append(max(0.0, waiting + new_bytes - seconds * self.bandwidth))
+        if self.full_s is None and self.bytes[-1] >= self.limit:
+            self.full_s = self.times_s[-1]

@@ -38,6 +38,7 @@ ORDER = (
     ("experiment",),
     ("plots",),
     ("report",),
+    ("advice_report",),
     ("doctor",),
     ("exercises", "integrations"),
     ("grading",),
