@@ -113,7 +113,9 @@ def test_reproduce_on_the_wall_clock(tmp_path: Path, capsys: pytest.CaptureFixtu
     # No folder of this machine in what is kept.
     assert str(tmp_path) not in json.dumps(result.config)
     for arm in result.arms:
-        assert arm.steps > 0 and arm.counts["computed_tokens"] > 0
+        # How far an arm gets in 1.5 seconds is the machine's affair; what it moved is counted all the same.
+        assert arm.steps > 0 and not arm.partial
+        assert {"gpu_to_cpu_bytes", "blocks_verified", "tier0_bytes_written"} <= arm.counts.keys()
     shown = capsys.readouterr().out
     assert "Wall clock on CPU" in shown and "virtual s" not in shown
     assert not list(scratch.iterdir())
