@@ -16,7 +16,7 @@ MAX_BYTES = 20_000_000
 @dataclass(frozen=True, slots=True)
 class HandIn:
     """One notebook: `cells` by exercise name, in the registry's order; `absent`: exercises of the same notebook that
-    have no cell; `problem`: why it could not be read ("" if it could). Without a problem and without cells: no exercises."""
+    have no cell; `problem`: why it could not be read ("" if it could). A notebook without exercises has neither."""
 
     file: str
     cells: dict[str, str] = field(default_factory=dict)

@@ -32,12 +32,11 @@ class TestEveryExercise:
     def test_no_answer_at_all_is_to_do(self, exercise: Exercise) -> None:
         assert check(exercise.name).state == check(exercise.name, ...).state == "todo"
 
-    def test_the_solution_passes_as_a_cell_and_as_a_module(self, exercise: Exercise) -> None:
-        for answer in (run_cell(exercise.solution, exercise.entry), exercise.reference):
-            report = check(exercise.name, answer)
-            assert report.state == "pass", report
-            assert report.passed == report.total == len(exercise.cases)
-            assert not any("could not be counted" in score.what for score in report.scores), report
+    def test_the_solution_passes_as_a_cell(self, exercise: Exercise) -> None:
+        report = check(exercise.name, run_cell(exercise.solution, exercise.entry))
+        assert report.state == "pass", report
+        assert report.passed == report.total == len(exercise.cases)
+        assert not any("could not be counted" in score.what for score in report.scores), report
 
     def test_stub_and_solution_differ_in_bodies_only(self, exercise: Exercise) -> None:
         stub, whole = (_definitions(text) for text in (exercise.stub, exercise.solution))
@@ -62,11 +61,14 @@ class TestEveryExercise:
         for part in ("Teaches", "Does not teach", "Stretch", f"{exercise.minutes} minutes", "hint("):
             assert part in exercise.statement
 
-    def test_the_check_line_is_one_line_that_runs(self, exercise: Exercise) -> None:
-        namespace = {"check": check, "use": use, exercise.entry: exercise.reference}
-        assert eval(exercise.check_cell, namespace).ok
+    def test_the_check_and_use_lines_name_the_exercise_and_its_entry(self, exercise: Exercise) -> None:
+        def called(name: str, answer: Any) -> tuple[str, Any]:
+            return name, answer
+
+        namespace = {"check": called, "use": called, exercise.entry: exercise.reference}
+        assert eval(exercise.check_cell, namespace) == (exercise.name, exercise.reference)
         exec(exercise.use_cell, namespace)
-        assert namespace[exercise.entry] is exercise.reference
+        assert namespace[exercise.entry] == (exercise.name, exercise.reference)
 
     def test_hints_come_one_by_one_and_do_not_run_out(self, exercise: Exercise) -> None:
         for number, text in enumerate(exercise.hints, start=1):
