@@ -144,7 +144,10 @@ def ablation_steps(result: Result, recorded: bool = False) -> go.Figure:
     gain = rates[-1] - rates[0]
     steps = [(after - before, label) for before, after, label in zip(rates, rates[1:], labels[1:], strict=False)]
     title = f"From {short_number(rates[0])} to {short_number(rates[-1])} tokens/s"
-    if gain > 0:
+    worst, culprit = min(steps)
+    if worst < -0.1 * abs(gain):
+        title += f': "{culprit.replace("<br>", " ")}" takes {short_number(-worst)} away, so the steps are no shares'
+    elif gain > 0:
         largest, label = max(steps)
         title += f': {largest / gain:.0%} of the gain by "{label.replace("<br>", " ")}"'
     return finish(figure, title, caption, ticks_depth=10, right=30)
