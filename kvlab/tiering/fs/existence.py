@@ -29,6 +29,7 @@ class AsyncVerdicts(BatchedVerdicts):
         probe: Callable[[Sequence[OffloadKey]], list[bool]],
         notify: Callable[[], None] = lambda: None,
         timeout_s: float | None = None,
+        name: str = "kvlab-fs",
     ) -> None:
         super().__init__()
         self._probe = probe
@@ -41,7 +42,7 @@ class AsyncVerdicts(BatchedVerdicts):
         self._queue: deque[tuple[int, list[OffloadKey]]] = deque()
         self._answers: deque[tuple[int, list[bool] | None]] = deque()
         self._stopped = False
-        self.thread = threading.Thread(target=self._serve, name="kvlab-fs-lookup", daemon=True)
+        self.thread = threading.Thread(target=self._serve, name=f"{name}-lookup", daemon=True)
         self.thread.start()
 
     @property

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,11 @@ class RunFields:
             **{name: value for name, value in self.more.items() if value is not None},
         }
 
+    def with_checksum(self, checksum: bool) -> RunFields:
+        """The fields of files that carry a checksum, if they do: they are longer, so they have a directory of their
+        own."""
+        return replace(self, more={**self.more, "checksum": "crc32"}) if checksum else self
+
 
 class FileMapper:
     """Paths of one run below `root_dir`. Creates nothing. ValueError for a model name that is no file name."""
@@ -92,6 +97,11 @@ class FileMapper:
             return None
         return key if self.path(key) == path else None
 
+    @property
+    def config_text(self) -> str:
+        """What `config.json` says."""
+        return json.dumps(self.fields, indent=2, sort_keys=True)
+
     def write_config(self) -> None:
         """`config.json`, unless it is there. OSError if it cannot be made."""
         self.config_path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +109,7 @@ class FileMapper:
             return
         temporary = self.config_path.with_name(f"config.json_{os.urandom(8).hex()}.tmp")
         try:
-            temporary.write_text(json.dumps(self.fields, indent=2, sort_keys=True), encoding="utf-8")
+            temporary.write_text(self.config_text, encoding="utf-8")
             temporary.replace(self.config_path)
         except BaseException:
             temporary.unlink(missing_ok=True)
