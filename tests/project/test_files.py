@@ -121,13 +121,13 @@ def test_an_installed_wheel_finds_the_data_inside_the_package(tmp_path: Path, mo
         data_dir()
 
 
-@pytest.mark.parametrize("target", ["reproduce", "explain", "test", "lint", "bench", "lab"])
+@pytest.mark.parametrize("target", ["reproduce", "explain", "test", "lint", "bench", "lab", "notebooks"])
 def test_each_make_target_sets_up_what_it_needs(target: str, tmp_path: Path) -> None:
     if not shutil.which("make"):
         pytest.skip("make is not installed")
     command = ["make", "-n", "-C", str(ROOT), f"VENV={tmp_path}/venv", "UV=", target]
     plan = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    extra = {"reproduce": "report", "explain": "report", "lab": "lab"}.get(target, "dev")
+    extra = {"reproduce": "report", "explain": "report", "lab": "lab", "notebooks": "docs"}.get(target, "dev")
     assert "-m venv" in plan
     assert f"-e '.[{extra}]'" in plan
 
