@@ -41,6 +41,10 @@ _KVLAB_KEYS: Mapping[str, tuple[str, ...]] = {
         "max_bytes", "checksum", "max_queued_write_bytes", "write_bandwidth", "read_bandwidth", "job_timeout_s",
         "correct_verdicts", "direct_io",
     ),
+    "obj": (
+        "protocol", "storage_options", "connect_timeout_s", "read_timeout_s", "checksum", "max_queued_write_bytes",
+        "write_bandwidth", "read_bandwidth", "job_timeout_s", "correct_verdicts",
+    ),
 }  # fmt: skip
 _LATER_KEYS = {"enable_kv_events": "0.26", "locality": "0.26", "backpressure": "0.31"}
 _STORE_KEYS = ("bucket", "endpoint_override", "access_key", "secret_key", "scheme", "ca_bundle")
@@ -180,11 +184,12 @@ def _check_options(
         if options.get("locality", "LOCAL") not in ("LOCAL", "REMOTE"):
             raise unknown_name(f"{name}.locality", options["locality"], ("LOCAL", "REMOTE"), where("locality"))
     if tier_type == "obj":
-        _check_store(name, options.get("store_config"), where("store_config"))
+        _check_store(name, options.get("store_config"), options.get("protocol", "s3"), where("store_config"))
 
 
-def _check_store(name: str, store: Any, where: object) -> None:
-    needed = _STORE_KEYS[:4]
+def _check_store(name: str, store: Any, protocol: object, where: object) -> None:
+    # vLLM speaks S3 only; kvlab's other stores have a folder and no credentials here.
+    needed = _STORE_KEYS[:4] if protocol == "s3" else _STORE_KEYS[:1]
     if not isinstance(store, dict):
         raise wrong_value(f"{name}.store_config", store, f"an object with {', '.join(needed)}", where)
     for key in needed:

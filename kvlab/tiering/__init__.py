@@ -19,6 +19,8 @@ register_tier("example", ExampleTier)
 register_tier("virtual", VirtualTier)
 # Imported at first use: it locks files, which Windows cannot.
 register_tier("fs", "kvlab.tiering.fs:FileSystemTier")
+# Outside this package, which uses the standard library only.
+register_tier("obj", "kvlab.object_store:ObjectStoreTier")
 
 __all__ = [
     "BackPressure",

@@ -20,6 +20,7 @@ ORDER = (
     ("slots", "reuse"),
     ("manager",),
     ("tiering",),
+    ("object_store",),
     ("steps",),
     ("device",),
     ("worker",),
@@ -54,7 +55,9 @@ ONLY = {
     "plotly": ("plots",),
     "ipywidgets": ("lab",),
     "IPython": ("lab",),
-    "pandas": ("analysis",),
+    "pandas": ("analysis", "experiment"),
+    "distributed": ("experiment",),
+    "fsspec": ("object_store",),
 }
 # Looks torch up to say a line about the machine.
 EXCEPTIONS = {("doctor", "torch")}

@@ -99,7 +99,7 @@ def test_a_class_of_ones_own_by_object_or_by_path() -> None:
     for name in ("mine", "later"):
         tier = create_tier({"type": name, "policy": OffloadPolicy.REQUEST_LEVEL})
         assert isinstance(tier, ManualTier) and tier.tier_type == name
-    assert available_tiers() == ["example", "fs", "later", "mine", "virtual"]
+    assert available_tiers() == ["example", "fs", "later", "mine", "obj", "virtual"]
 
 
 def test_only_tiers_can_be_registered() -> None:

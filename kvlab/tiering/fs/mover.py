@@ -172,8 +172,11 @@ class BlockMover:
             if self._files.checksum:
                 self._quarantine(path)
             else:
-                os.unlink(path)
+                self._remove(path)
                 self._record.count(bad_files_removed=1)
+
+    def _remove(self, path: str) -> None:
+        os.unlink(path)
 
     def _quarantine(self, path: str) -> None:
         folder = self._mapper.quarantine_dir
