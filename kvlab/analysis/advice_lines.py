@@ -179,7 +179,10 @@ def _backlog(s: Sizing) -> Iterator[AdviceLine]:
     if backlog.full_s is None:
         text = "pins never fill the CPU tier"
     else:
-        text = f"pins fill the CPU tier, first at {_duration(backlog.full_s)}: from there on stores are refused"
+        text = (
+            f"pins fill the CPU tier, first at {_duration(backlog.full_s)}: from there on stores are refused, "
+            "and the hits above are more than there will be"
+        )
     yield AdviceLine("backlog", "pins_fill", backlog.full_s, "seconds", text,
                      f"the backlog against {format_bytes(s.cpu_bytes)}", "from an empty CPU tier")  # fmt: skip
     pinned = s.most_pinned_keys
@@ -211,6 +214,10 @@ def _choice(s: Sizing) -> Iterator[AdviceLine]:
         text = "no disk tier: it would have no hit of its own"
     elif s.disk_is_worth_it:
         text = "a disk tier below it pays"
+        if s.cpu_blocks and s.walk.backlog.full_s is not None:
+            text += (
+                ", but only until pins fill the CPU tier: a faster disk, or a CPU tier above the peak of the backlog"
+            )
     else:
         text = "no disk tier: loading its hits takes longer than computing them"
     yield AdviceLine(

@@ -1,0 +1,195 @@
+"""A sweep: rows that survive exceptions, dead workers and reruns, on threads, processes and a Dask cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlab.experiment.sweep import DIED, Sweep, grid, sweep
+from kvlab.experiment.sweep_file import SweepFile, SweepRow
+from tests.experiment import sweep_runs
+
+POINTS = grid(x=[1, 2, 3, 4])
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as executor:
+        yield executor
+
+
+def squares(found: Sweep) -> list[int | None]:
+    return [None if row.values is None else row.values["square"] for row in found.rows]
+
+
+def test_grid_varies_the_last_name_fastest() -> None:
+    assert grid(a=[1, 2], b="xy") == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 2, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+def test_rows_come_in_the_order_of_the_points(threads: ThreadPoolExecutor) -> None:
+    seen: list[SweepRow] = []
+    found = sweep(sweep_runs.square, POINTS, executor=threads, on_row=seen.append)
+    assert squares(found) == [1, 4, 9, 16]
+    assert len(seen) == 4 and not found.failed
+
+
+def test_a_point_that_raises_is_a_row_with_its_error(threads: ThreadPoolExecutor) -> None:
+    found = sweep(sweep_runs.square_but_not_of_3, POINTS, executor=threads)
+    assert squares(found) == [1, 4, None, 16]
+    assert [row.error for row in found.failed] == ["ValueError: three is not squared here"]
+
+
+@pytest.mark.parametrize("run", [sweep_runs.no_dict, sweep_runs.not_json])
+def test_a_result_that_cannot_be_written_is_an_error_of_its_point(run: Any, threads: ThreadPoolExecutor) -> None:
+    assert len(sweep(run, POINTS, executor=threads).failed) == 4
+
+
+def test_the_executor_stays_open(threads: ThreadPoolExecutor) -> None:
+    sweep(sweep_runs.square, POINTS, executor=threads)
+    assert threads.submit(int, "7").result() == 7
+
+
+# --- resume --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rerun_does_what_is_left_and_what_failed(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    path = tmp_path / "rows.jsonl"
+    sweep(sweep_runs.square_but_not_of_3, POINTS[:3], executor=threads, path=path)
+    again: list[SweepRow] = []
+    found = sweep(sweep_runs.square, POINTS, executor=threads, path=path, on_row=again.append)
+    assert squares(found) == [1, 4, 9, 16]
+    assert found.resumed == 2
+    assert sorted(row.point["x"] for row in again) == [3, 4]
+
+
+def test_a_finished_sweep_runs_nothing(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    points = [{**point, "folder": str(tmp_path)} for point in POINTS]
+    path = tmp_path / "rows.jsonl"
+    for _ in range(2):
+        assert squares(sweep(sweep_runs.count_calls, points, executor=threads, path=path)) == [1, 4, 9, 16]
+    assert len(list(tmp_path.glob("?-*"))) == 4
+
+
+def test_every_row_is_in_the_file_when_it_is_reported(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines: list[int] = []
+    sweep(
+        sweep_runs.square, POINTS, executor=threads, path=path,
+        on_row=lambda row: lines.append(len(path.read_text(encoding="utf-8").splitlines())),
+    )  # fmt: skip
+    assert lines == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kept", range(0, 60, 7))
+def test_a_line_that_a_crash_cut_off_is_run_again(kept: int, tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    path = tmp_path / "rows.jsonl"
+    sweep(sweep_runs.square, POINTS, executor=threads, path=path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][: min(kept, len(lines[3]) - 1)])
+    found = sweep(sweep_runs.square, POINTS, executor=threads, path=path)
+    assert found.resumed == 3 and squares(found) == [1, 4, 9, 16]
+    assert all(json.loads(line)["error"] is None for line in path.read_text(encoding="utf-8").splitlines())
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"point": {}}', '{"point": {}, "values": null, "error": null}'])
+def test_a_damaged_line_is_named(line: str, tmp_path: Path, threads: ThreadPoolExecutor) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(SweepRow({"x": 1}, {"square": 1}, None).to_json() + "\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rows\.jsonl:2: "):
+        sweep(sweep_runs.square, POINTS, executor=threads, path=path)
+
+
+def test_the_order_of_a_points_keys_does_not_matter(tmp_path: Path) -> None:
+    with SweepFile(tmp_path / "rows.jsonl") as file:
+        file.append(SweepRow({"a": 1, "b": 2}, {"y": 3}, None))
+    with ThreadPoolExecutor(1) as executor:
+        found = sweep(sweep_runs.square, [{"b": 2, "a": 1}], executor=executor, path=tmp_path / "rows.jsonl")
+    assert found.resumed == 1
+
+
+# --- what cannot be a point ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [([{"x": 1}, {"x": 1}], "given twice"), ([{"x": {1}}], "no JSON data"), ([3], "must be a dict")],
+)
+def test_a_wrong_point_is_named_before_anything_runs(points: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweep(sweep_runs.square, points)
+
+
+def test_max_workers_is_checked() -> None:
+    with pytest.raises(ValueError, match="max_workers"):
+        sweep(sweep_runs.square, POINTS, max_workers=0)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be killed by SIGKILL on Windows")
+def test_a_point_that_kills_its_process_costs_itself_only() -> None:
+    """Two at a time: its neighbour in flight loses its process too, and is run again."""
+    found = sweep(sweep_runs.die_at_3, POINTS, max_workers=2)
+    assert squares(found) == [1, 4, None, 16]
+    assert [row.error for row in found.failed] == [DIED]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be killed by SIGKILL on Windows")
+def test_a_process_killed_from_outside_costs_nothing(tmp_path: Path) -> None:
+    found = sweep(sweep_runs.die_once, [{**point, "folder": str(tmp_path)} for point in POINTS], max_workers=2)
+    assert (tmp_path / "died").exists()
+    assert squares(found) == [1, 4, 9, 16]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be killed by SIGKILL on Windows")
+def test_a_given_pool_that_breaks_leaves_rows_to_resume_from(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    with ProcessPoolExecutor(1) as pool:
+        broken = sweep(sweep_runs.die_at_3, POINTS, executor=pool, path=path)
+    assert squares(broken)[2:] == [None, None] and "BrokenProcessPool" in str(broken.failed[-1].error)
+    assert squares(sweep(sweep_runs.square, POINTS, max_workers=1, path=path)) == [1, 4, 9, 16]
+
+
+def test_to_frame_holds_points_values_and_errors(threads: ThreadPoolExecutor) -> None:
+    frame = sweep(sweep_runs.square_but_not_of_3, POINTS, executor=threads).to_frame()
+    assert list(frame.columns) == ["x", "square", "error"]
+    assert frame["error"].notna().sum() == 1 and frame["square"].sum() == 21
+
+
+# --- a cluster ----------------------------------------------------------------------------------------------------
+
+
+# Slow: three worker processes that import Dask, and a scheduler that has to notice a dead one.
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be killed by SIGKILL on Windows")
+def test_a_dask_cluster_that_loses_a_worker_in_mid_run(tmp_path: Path) -> None:
+    """Three worker processes, one killed once it has given a row: every point still has its value."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'kvlab[cluster]'")
+    killed: list[int] = []
+
+    def kill_its_worker(row: SweepRow) -> None:
+        if not killed and row.values is not None:
+            killed.append(row.values["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+
+    options = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(3)
+        points = grid(x=range(30))
+        found = sweep(
+            sweep_runs.slow_square, points, executor=client.get_executor(), path=tmp_path / "rows.jsonl",
+            on_row=kill_its_worker,
+        )  # fmt: skip
+    assert killed
+    assert squares(found) == [x**2 for x in range(30)]
+    pids = {row.values["pid"] for row in found.rows if row.values is not None}
+    assert len(pids) >= 3
+    assert sweep(sweep_runs.square, points, path=tmp_path / "rows.jsonl", max_workers=1).resumed == 30
