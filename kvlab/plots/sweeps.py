@@ -29,6 +29,8 @@ DISK_WRITE = "disk_write_bytes_per_s"
 CPU_BYTES = "cpu_bytes_to_use"
 GPU_RATE = "gpu_rate_tokens_per_s"
 _PUBLISHED_CPU_GIB = 400.0
+#: With more measured settings than these the axis has powers of two instead of them.
+_MAX_TICKS = 8
 
 
 def disk_bandwidth(result: Result, recorded: bool = False) -> go.Figure:
@@ -79,7 +81,8 @@ def _rates_against(
         label_end(figure, height, policy, colour)
     left = _published_rates(figure, result, lines, published_at)
     right = max((points[-1][0] for points in lines.values()), default=1.0) * 1.03
-    ticks = [2.0**power for power in range(-4, 11)]
+    measured = sorted({value for points in lines.values() for value, _ in points})
+    ticks = measured if len(measured) <= _MAX_TICKS else [2.0**power for power in range(-4, 11)]
     figure.update_xaxes(
         title=f"{what} ({unit}, logarithmic)",
         type="log",

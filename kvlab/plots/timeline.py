@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from kvlab.experiment.step_times import StepTime
+from kvlab.plots.over_time import TIME_AXIS
 from kvlab.plots.style import OTHER_COLOUR, POLICY_COLOURS, TIME_COLOURS, finish
 from kvlab.results import STEP_KINDS
 
@@ -16,9 +17,13 @@ MAX_STEPS = 250
 
 
 def step_timeline(
-    steps: Mapping[str, Sequence[StepTime]], start_s: float = 0.0, seconds: float | None = None, source: str = ""
+    steps: Mapping[str, Sequence[StepTime]],
+    start_s: float = 0.0,
+    seconds: float | None = None,
+    source: str = "",
+    clock: str = "virtual",
 ) -> go.Figure:
-    """The steps that begin in [start_s, start_s + seconds), in virtual seconds, for each policy.
+    """The steps that begin in [start_s, start_s + seconds), for each policy, in seconds of `clock` (as `Result.clock`).
 
     `source` is the caption: which clock, scale and machine. ValueError if no step begins there.
     """
@@ -48,7 +53,7 @@ def step_timeline(
             x=start_s, y=lane, yshift=46, text=text, xanchor="left", showarrow=False, font={"color": colour, "size": 14}
         )
     figure.update_layout(barmode="overlay")
-    figure.update_xaxes(title="virtual time (s)", range=[start_s, end_s])
+    figure.update_xaxes(title=TIME_AXIS.format(clock), range=[start_s, end_s])
     figure.update_yaxes(visible=False, range=[len(names) - 0.5, -0.75])
     counts = [f"{len(run)} steps with {name}" for name, run in shown.items()]
     title = f"In the same {end_s - start_s:.3g} s: {', '.join(counts)}"

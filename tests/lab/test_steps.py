@@ -129,6 +129,9 @@ def test_the_timeline_draws_the_parts_of_each_step_one_after_the_other() -> None
     assert list(compute.base) == pytest.approx([0.3, 0.9, 0.3])
     assert figure.layout.title.text == "In the same 1 s: 2 steps with full_scan_lru, 1 steps with evictable_list_lru"
     assert "33% of the time in the scheduler" in texts(figure)
+    assert figure.layout.xaxis.title.text == "virtual time (s)"
+    real = step_timeline({"full_scan_lru": run}, clock="wall")
+    assert real.layout.xaxis.title.text == "wall time (s)"
     with pytest.raises(ValueError, match="no step begins between 5 and 6"):
         step_timeline({"full_scan_lru": run}, 5.0, 1.0)
 
