@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     calibrate.add_argument("--out", metavar="FILE", required=True, help="where the JSON record goes")
     _add_traces(commands)
+    _add_sweep(commands)
     gpu = commands.add_parser("gpu", help="everything that needs a GPU: copies, both arms, ablation (8 minutes)")
     gpu.add_argument("--out", metavar="DIR", help="where the results go (default: data/recorded)")
     gpu.add_argument("--root-dir", metavar="DIR", help="where scratch files go (default: temporary)")
@@ -136,6 +137,27 @@ def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         )
         command.add_argument("--progress", action="store_true", help="a progress bar (needs tqdm)")
         command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+
+
+def _add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("sweep", help="the benchmark, or a trace, at every combination of values; can be resumed")
+    run.add_argument("dir", nargs="?", metavar="DIR", help="folder with the two commands (default: data/pr46216)")
+    run.add_argument("--policies", nargs="+", metavar="NAME", help="default: both LRUs; with --trace every policy")
+    run.add_argument("--scale", choices=SCALES, help="default: tiny")
+    run.add_argument("--seeds", nargs="+", type=int, metavar="N")
+    run.add_argument("--disk-write", nargs="+", type=bandwidth, metavar="B/S", help="bytes/s at paper scale")
+    run.add_argument("--disk-read", nargs="+", type=bandwidth, metavar="B/S")
+    run.add_argument("--gpu-rate", nargs="+", type=positive, metavar="TOK/S", help="at paper scale")
+    run.add_argument("--layout", help="KV layout: a name in data/kv_layouts, or a JSON file")
+    run.add_argument("--seconds", type=positive, help="virtual seconds an arm")
+    run.add_argument("--scheduler-clock", choices=("measured", "counted"), help="default: counted")
+    run.add_argument("--trace", metavar="TRACE", help="replay this trace instead")
+    run.add_argument("--capacities", nargs="+", type=int, metavar="BLOCKS", help="default: 1000 5000 10000")
+    run.add_argument("--order", help="flat, prefix or prefix-protected (default: flat)")
+    run.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
+    run.add_argument("--dask", metavar="ADDRESS", help="a Dask scheduler: run on its workers instead")
+    run.add_argument("--out", metavar="FILE", help="JSON lines; a rerun resumes from it")
+    run.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
 def _add_advise(advise: argparse.ArgumentParser) -> None:
@@ -261,6 +283,12 @@ def _trace(args: argparse.Namespace, console: Console) -> int:
     return run(args, console)
 
 
+def _sweep(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.sweep_main import main as run
+
+    return run(args, console)
+
+
 def _advise(args: argparse.Namespace, console: Console) -> int:
     from kvlab.analysis.advise_main import main as run
 
@@ -293,6 +321,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, Console], int]] = {
     "replay": _replay,
     "advise": _advise,
     "trace": _trace,
+    "sweep": _sweep,
     "gpu": _gpu,
     "version": _version,
 }

@@ -4,6 +4,7 @@ from kvlab.experiment.arm import ArmSpec, GroupSpec, TierSpec, build_engine, run
 from kvlab.experiment.calibrate import Calibration, calibrate
 from kvlab.experiment.config import SCALES, Experiment, ExperimentConfig, resolve
 from kvlab.experiment.parallel import ArmProgress, Outcome, run_arms
+from kvlab.experiment.sweep import Sweep, grid, sweep
 
 __all__ = [
     "SCALES",
@@ -14,10 +15,13 @@ __all__ = [
     "ExperimentConfig",
     "GroupSpec",
     "Outcome",
+    "Sweep",
     "TierSpec",
     "build_engine",
     "calibrate",
+    "grid",
     "resolve",
     "run_arm",
     "run_arms",
+    "sweep",
 ]

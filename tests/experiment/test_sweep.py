@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from kvlab.analysis import replay
+from kvlab.cli import main
 from kvlab.experiment.sweep import DIED, Sweep, grid, sweep
 from kvlab.experiment.sweep_file import SweepFile, SweepRow
+from kvlab.experiment.sweep_points import run_arm_point
+from kvlab.paths import data_dir
 from tests.experiment import sweep_runs
 
 POINTS = grid(x=[1, 2, 3, 4])
@@ -193,3 +197,59 @@ def test_a_dask_cluster_that_loses_a_worker_in_mid_run(tmp_path: Path) -> None:
     pids = {row.values["pid"] for row in found.rows if row.values is not None}
     assert len(pids) >= 3
     assert sweep(sweep_runs.square, points, path=tmp_path / "rows.jsonl", max_workers=1).resumed == 30
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+TRACE = str(data_dir() / "traces" / "conversations.jsonl.gz")
+
+
+def test_the_command_replays_a_trace_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "rows.jsonl"
+    command = [
+        "sweep",
+        "--trace",
+        TRACE,
+        "--policies",
+        "lru",
+        "fifo",
+        "--capacities",
+        "500",
+        "--out",
+        str(out),
+        "--json",
+    ]
+    assert main([*command, "--workers", "2"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["values"]["hits"] for row in rows] == [replay(TRACE, policy, 500).hits for policy in ("lru", "fifo")]
+    assert main(command) == 0
+    assert "2 of 2 points were done already" in capsys.readouterr().err
+
+
+def test_arms_of_the_benchmark_are_points_too() -> None:
+    """The list inspects one block an eviction; the full scan no fewer."""
+    points = grid(policy=["full_scan_lru", "evictable_list_lru"], seconds=[0.2])
+    with ThreadPoolExecutor(1) as executor:
+        full_scan, evictable_list = sweep(run_arm_point, points, executor=executor).rows
+    assert full_scan.values is not None and evictable_list.values is not None
+    assert evictable_list.values["total_tok_s"] > 0
+    assert evictable_list.values["blocks_inspected"] == evictable_list.values["evictions"]
+    assert full_scan.values["blocks_inspected"] >= full_scan.values["evictions"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--policies", "nope"], "nope"),
+        (["--gpu-rate", "12000", "--capacities", "10"], "--capacities goes with --trace"),
+        (["--trace", TRACE, "--seeds", "1"], "--seeds does not go with --trace"),
+        (["--trace", TRACE, "--capacities", "0"], "capacity"),
+        (["--trace", TRACE, "--order", "sideways"], "sideways"),
+        (["--trace", str(data_dir() / "traces" / "azure.csv")], "no block ids"),
+        (["--trace", TRACE, "--policies", "lru", "--workers", "0"], "max_workers"),
+    ],
+)
+def test_wrong_input_is_one_message(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert named in err and "Traceback" not in err and err.count("\n") == 1
