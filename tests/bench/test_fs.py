@@ -147,7 +147,9 @@ def all_rounds(
                 shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("options", [{}, {"checksum": True}, {"job_timeout_s": 60.0}], ids=["defaults", "checksum", "timeout"])
+@pytest.mark.parametrize(
+    "options", [{}, {"checksum": True}, {"job_timeout_s": 60.0}], ids=["defaults", "checksum", "timeout"]
+)
 def test_fs_tier_against_bare_files(tmp_path: Path, options: dict[str, object]) -> None:
     table = Table(
         title=f"fs tier / bare aligned files, {THREADS} threads, {options or 'defaults'}: {ROUNDS} pairs (aim 90 %)",
