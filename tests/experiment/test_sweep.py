@@ -21,6 +21,7 @@ from kvlab.paths import data_dir
 from tests.experiment import sweep_runs
 
 POINTS = grid(x=[1, 2, 3, 4])
+TRACE = str(data_dir() / "traces" / "conversations.jsonl.gz")
 
 
 @pytest.fixture
@@ -172,11 +173,19 @@ def test_to_frame_holds_points_values_and_errors(threads: ThreadPoolExecutor) ->
 
 
 # Slow: three worker processes that import Dask, and a scheduler that has to notice a dead one.
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'kvlab[cluster]'")
+    options = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as connected:
+        connected.wait_for_workers(3)
+        yield connected
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot be killed by SIGKILL on Windows")
-def test_a_dask_cluster_that_loses_a_worker_in_mid_run(tmp_path: Path) -> None:
-    """Three worker processes, one killed once it has given a row: every point still has its value."""
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'kvlab[cluster]'")
+def test_a_dask_cluster_that_loses_a_worker_in_mid_run(client: Any, tmp_path: Path) -> None:
+    """One worker is killed once it has given a row: every point still has its value, and the file all rows."""
     killed: list[int] = []
 
     def kill_its_worker(row: SweepRow) -> None:
@@ -184,24 +193,33 @@ def test_a_dask_cluster_that_loses_a_worker_in_mid_run(tmp_path: Path) -> None:
             killed.append(row.values["pid"])
             os.kill(killed[0], signal.SIGKILL)
 
-    options = {"n_workers": 3, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        client.wait_for_workers(3)
-        points = grid(x=range(30))
-        found = sweep(
-            sweep_runs.slow_square, points, executor=client.get_executor(), path=tmp_path / "rows.jsonl",
-            on_row=kill_its_worker,
-        )  # fmt: skip
+    path = tmp_path / "rows.jsonl"
+    points = grid(x=range(30))
+    executor = client.get_executor()
+    found = sweep(sweep_runs.slow_square, points, executor=executor, path=path, on_row=kill_its_worker)
     assert killed
     assert squares(found) == [x**2 for x in range(30)]
-    pids = {row.values["pid"] for row in found.rows if row.values is not None}
-    assert len(pids) >= 3
-    assert sweep(sweep_runs.square, points, path=tmp_path / "rows.jsonl", max_workers=1).resumed == 30
+    assert len({row.values["pid"] for row in found.rows if row.values is not None}) >= 3
+    assert sweep(sweep_runs.square, points, path=path, max_workers=1).resumed == 30
+
+
+@pytest.mark.slow
+def test_a_point_that_raises_on_dask_is_a_row(client: Any) -> None:
+    found = sweep(sweep_runs.square_but_not_of_3, POINTS, executor=client.get_executor())
+    assert squares(found) == [1, 4, None, 16]
+    assert [row.error for row in found.failed] == ["ValueError: three is not squared here"]
+
+
+@pytest.mark.slow
+def test_the_command_runs_on_dask(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    address = client.scheduler.address
+    command = ["sweep", "--trace", TRACE, "--policies", "lru", "--capacities", "500", "--dask", address, "--json"]
+    assert main(command) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["values"]["hits"] == replay(TRACE, "lru", 500).hits
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
-
-TRACE = str(data_dir() / "traces" / "conversations.jsonl.gz")
 
 
 def test_the_command_replays_a_trace_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
