@@ -62,33 +62,37 @@ class ARC(ReplayPolicy):
         return False
 
     def access(self, blocks: Iterable[int]) -> int:
+        """A miss makes room first and only then brings the block in; its ghost, if any, still counts meanwhile."""
         t1, t2, b1, b2, capacity = self.t1, self.t2, self.b1, self.b2, self.capacity
-        replace, hits = self._replace, 0
+        next_from, hits = self._next_from, 0
         for block in blocks:
             if block in t2:
                 t2.move_to_end(block)
                 hits += 1
-            elif block in t1:
+                continue
+            if block in t1:
                 del t1[block]
                 t2[block] = None
                 hits += 1
-            elif block in b1 or block in b2:
+                continue
+            if block in b1 or block in b2:
                 self._adapt(block)
-                replace(block in b2)
+                entries, ghosts = next_from(block in b2)
+                ghosts[entries.popitem(last=False)[0]] = None
                 self._forget(block)
                 t2[block] = None
-            else:
-                if len(t1) + len(b1) == capacity:
-                    if b1:
-                        b1.popitem(last=False)
-                        replace(False)
-                    else:
-                        t1.popitem(last=False)
-                elif (total := len(t1) + len(t2) + len(b1) + len(b2)) >= capacity:
-                    if total == 2 * capacity:
-                        b2.popitem(last=False)
-                    replace(False)
-                t1[block] = None
+                continue
+            recent = len(t1) + len(b1)
+            if recent == capacity and not b1:
+                t1.popitem(last=False)
+            elif recent == capacity or (total := recent + len(t2) + len(b2)) >= capacity:
+                if recent == capacity:
+                    b1.popitem(last=False)
+                elif total == 2 * capacity:
+                    b2.popitem(last=False)
+                entries, ghosts = next_from(False)
+                ghosts[entries.popitem(last=False)[0]] = None
+            t1[block] = None
         return hits
 
     def access_request(self, blocks: Sequence[int]) -> None:
@@ -105,10 +109,6 @@ class ARC(ReplayPolicy):
             self.target = min(self.target + max(len(b2) / len(b1), 1.0), self.capacity)
         elif block in b2:
             self.target = max(self.target - max(len(b1) / len(b2), 1.0), 0.0)
-
-    def _replace(self, ghost_of_t2: bool) -> None:
-        entries, ghosts = self._next_from(ghost_of_t2)
-        ghosts[entries.popitem(last=False)[0]] = None
 
     def _next_from(self, ghost_of_t2: bool) -> tuple[OrderedDict[int, None], OrderedDict[int, None]]:
         """Where the next victim comes from and its ghost goes: t1 while it is above its target (for a ghost of t2 also

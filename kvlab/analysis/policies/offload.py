@@ -2,8 +2,9 @@
 
 Notes:
 * A reference is a touch; a block that is not there is then stored, which evicts one when the cache is full. The touch
-  of a missing block is what vLLM's connector sends too: ARC learns from it (ghosts). The two LRUs ignore it, so they
-  are spared it.
+  of a missing block is what vLLM's connector sends too: ARC learns from it (ghosts).
+* The two LRUs the project is about take a shorter way to the same counts: they ignore the touch of a missing block, so
+  they are spared it, and what is resident is read from their map instead of through `get`.
 * Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
 * Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
 * The prefix orders say which request a block belongs to: its session, and each block's position (counted in blocks, not
@@ -23,7 +24,7 @@ from kvlab.policies import CachePolicy, EvictableListLRUCachePolicy, FullScanLRU
 from kvlab.policies.context import BLOCK_POSITIONS, SESSION_ID
 
 _LONGEST_RUN = 4096
-_IGNORE_MISSING = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
+_SHORT_WAY = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
 
 
 class OffloadPolicy(ReplayPolicy):
@@ -67,20 +68,20 @@ class OffloadPolicy(ReplayPolicy):
         return True
 
     def access(self, blocks: Iterable[int]) -> int:
-        get, touch = cast(Any, self.policy.get), cast(Any, self.policy.touch)
-        insert, evict = cast(Any, self.policy.insert), cast(Any, self.policy.evict)
+        touch, insert, evict = (cast(Any, getattr(self.policy, name)) for name in ("touch", "insert", "evict"))
         capacity, request, hits = self.capacity, self._request, 0
-        spare_missing = type(self.policy) in _IGNORE_MISSING
+        short_way = type(self.policy) in _SHORT_WAY
+        holds = cast(Any, self.policy).blocks.__contains__ if short_way else self.__contains__
         run: list[int] = []
         for block in blocks:
-            if get(block) is not None:
+            if holds(block):
                 hits += 1
                 run.append(block)
                 if len(run) == _LONGEST_RUN:
                     touch(run[::-1], request)
                     run.clear()
                 continue
-            if not spare_missing:
+            if not short_way:
                 run.append(block)
             if run:
                 touch(run[::-1], request)
