@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvlab.lab.catalogue import Entry, entry
+from kvlab.lab.elsewhere import add_install_cell
 from kvlab.lab.execute import NotebookFailed, clean, execute
-from kvlab.lab.files import dumps, notebooks_dir, problems, read, write, written
+from kvlab.lab.files import dumps, notebooks_dir, problems, read, translated, write, written
 from kvlab.lab.navigation import add_navigation, between, notebook_table
 from kvlab.lab.pictures import add_pictures
 
@@ -22,11 +23,11 @@ from kvlab.lab.pictures import add_pictures
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0; 1 if a notebook fails or may not be committed as it is; 2 for an unknown number."""
     parser = argparse.ArgumentParser(prog="python -m kvlab.lab.build", description="Run the notebooks and save them.")
-    parser.add_argument("numbers", nargs="*", metavar="NUMBER", help="which, as 03 (default: all)")
+    parser.add_argument("numbers", nargs="*", metavar="NUMBER", help="which, as 03 or 00.zh (default: all)")
     parser.add_argument("--no-pictures", action="store_true", help="leave out the PNGs (not to be committed)")
     options = parser.parse_args(arguments)
     try:
-        chosen = [entry(number) for number in options.numbers] or written()
+        chosen = [entry(number) for number in options.numbers] or [*written(), *translated()]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -43,6 +44,7 @@ def build(one: Entry, pictures: bool = True) -> bool:
     try:
         notebook = read(path)
         add_navigation(notebook, one, written())
+        add_install_cell(notebook, one)
         done = execute(notebook, folder)
         clean(done)
         figures = add_pictures(done) if pictures else 0
@@ -62,7 +64,7 @@ def build(one: Entry, pictures: bool = True) -> bool:
 def refresh(entries: Sequence[Entry]) -> None:
     """Head tables and bars of all notebooks, built now or not, and the tables of the READMEs."""
     folder = notebooks_dir()
-    for one in entries:
+    for one in (*entries, *translated()):
         path = folder / one.file
         notebook = read(path)
         before = dumps(notebook)

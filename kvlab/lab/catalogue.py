@@ -6,12 +6,49 @@ from dataclasses import dataclass
 
 from kvlab.checks import unknown_name
 
+#: What the builder writes around a notebook's own text.
+WORDS = {
+    "en": {
+        "language": "English",
+        "contents": "contents",
+        "glossary": "glossary",
+        "time": "time",
+        "reading": "{} minutes reading",
+        "doing": ", {} minutes doing",
+        "goals": "you will be able to",
+        "; ": "; ",
+        "needs": "needs",
+        "in_vllm": "the real code",
+        "colab": "open in Colab",
+        "binder": "open in Binder",
+        "install": "Installs kvlab where it is missing, as on Colab; elsewhere it does nothing.",
+    },
+    "zh": {
+        "language": "中文",
+        "contents": "目录",
+        "glossary": "术语表",
+        "time": "时间",
+        "reading": "阅读 {} 分钟",
+        "doing": "，动手 {} 分钟",
+        "goals": "学完后你能",
+        "; ": "；",
+        "needs": "需要",
+        "in_vllm": "对应的 vLLM 源码",
+        "colab": "在 Colab 中打开",
+        "binder": "在 Binder 中打开",
+        "install": "仅当环境里没有 kvlab 时才安装（例如在 Colab 上），否则什么也不做。",
+    },
+}
+
 VLLM = "https://github.com/vllm-project/vllm/blob"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One notebook. `reading` and `doing` are minutes; `in_vllm` are (release, path) of the real files."""
+    """One notebook. `reading` and `doing` are minutes; `in_vllm` are (release, path) of the real files.
+
+    `language` is one of WORDS'; what is not English carries it in the file's name and in `label`.
+    """
 
     number: str
     slug: str
@@ -21,10 +58,24 @@ class Entry:
     doing: int
     needs: str = "kvlab; no GPU, no network"
     in_vllm: tuple[tuple[str, str], ...] = ()
+    language: str = "en"
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.language == "en" else f".{self.language}"
+
+    @property
+    def label(self) -> str:
+        """What the builder is told: "03", or "00.zh" for a translation."""
+        return self.number + self._suffix
 
     @property
     def file(self) -> str:
-        return f"{self.number}_{self.slug}.ipynb"
+        return f"{self.number}_{self.slug}{self._suffix}.ipynb"
+
+    @property
+    def words(self) -> dict[str, str]:
+        return WORDS[self.language]
 
     @property
     def vllm_links(self) -> list[str]:
@@ -137,10 +188,28 @@ CATALOGUE = (
     ),
 )
 
+TRANSLATIONS = (
+    Entry(
+        "00",
+        "start_here",
+        "从这里开始",
+        ("确认这套工具能跑，并知道本机能测什么", "说清这个 PR 改了什么"),
+        5,
+        0,
+        needs="kvlab；不需要 GPU，不需要联网",
+        language="zh",
+    ),
+)
 
-def entry(number: str) -> Entry:
-    """The notebook of that number. ValueError naming the known ones."""
-    for found in CATALOGUE:
-        if found.number == number:
+
+def entry(label: str) -> Entry:
+    """The notebook of that number, or number and language ("00.zh"). ValueError naming the known ones."""
+    every = (*CATALOGUE, *TRANSLATIONS)
+    for found in every:
+        if found.label == label:
             return found
-    raise unknown_name("notebook", number, [found.number for found in CATALOGUE])
+    raise unknown_name("notebook", label, [found.label for found in every])
+
+
+def in_other_languages(one: Entry) -> list[Entry]:
+    return [other for other in (*CATALOGUE, *TRANSLATIONS) if other.number == one.number and other != one]

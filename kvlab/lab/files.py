@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvlab.lab.catalogue import CATALOGUE, Entry
+from kvlab.lab.catalogue import CATALOGUE, TRANSLATIONS, Entry
 from kvlab.paths import repo_dir
 
 Notebook = dict[str, Any]
@@ -37,6 +37,12 @@ def written() -> list[Entry]:
     """The catalogue's notebooks that exist, in order."""
     folder = notebooks_dir()
     return [entry for entry in CATALOGUE if (folder / entry.file).is_file()]
+
+
+def translated() -> list[Entry]:
+    """The translations that exist."""
+    folder = notebooks_dir()
+    return [entry for entry in TRANSLATIONS if (folder / entry.file).is_file()]
 
 
 def read(path: Path) -> Notebook:

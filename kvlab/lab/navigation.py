@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kvlab.lab.catalogue import Entry
+from kvlab.lab.catalogue import Entry, in_other_languages
+from kvlab.lab.elsewhere import badges, repository
 from kvlab.lab.files import Notebook, source
 
 CONTENTS = "README.md"
@@ -23,13 +24,15 @@ def add_navigation(notebook: Notebook, entry: Entry, entries: Sequence[Entry]) -
     """Write the bars of the first and last cell and the head table. ValueError for a cell without its markers."""
     first, last = notebook["cells"][0], notebook["cells"][-1]
     bar = navigation_bar(entry, entries)
-    first["source"] = between(between(source(first), "navigation", bar), "head", head_table(entry))
+    first["source"] = between(between(source(first), "navigation", bar), "head", head_table(entry, repository()))
     last["source"] = between(source(last), "navigation", bar)
 
 
 def navigation_bar(entry: Entry, entries: Sequence[Entry]) -> str:
-    at = entries.index(entry)
-    parts = [f"[contents]({CONTENTS})", "[glossary](GLOSSARY.md)"]
+    """Links from it: `entries` are the English notebooks in order, and a translation stands where its original does."""
+    at = [one.number for one in entries].index(entry.number)
+    parts = [f"[{entry.words['contents']}]({CONTENTS})", f"[{entry.words['glossary']}](GLOSSARY.md)"]
+    parts += [f"[{other.words['language']}]({other.file})" for other in in_other_languages(entry)]
     if at > 0:
         parts.insert(0, f"[← {entries[at - 1].number} {entries[at - 1].title}]({entries[at - 1].file})")
     if at + 1 < len(entries):
@@ -37,13 +40,17 @@ def navigation_bar(entry: Entry, entries: Sequence[Entry]) -> str:
     return " · ".join(parts)
 
 
-def head_table(entry: Entry) -> str:
-    minutes = f"{entry.reading} minutes reading" + (f", {entry.doing} minutes doing" if entry.doing else "")
-    rows = [("time", minutes), ("you will be able to", "; ".join(entry.goals)), ("needs", entry.needs)]
+def head_table(entry: Entry, address: str = "") -> str:
+    """Title and table; with the project's public `address`, the links to Colab and Binder between them."""
+    words = entry.words
+    minutes = words["reading"].format(entry.reading) + (words["doing"].format(entry.doing) if entry.doing else "")
+    rows = [("time", minutes), ("goals", words["; "].join(entry.goals)), ("needs", entry.needs)]
     if entry.in_vllm:
-        rows.append(("the real code", ", ".join(entry.vllm_links)))
-    title = f"# {entry.number} · {entry.title}"
-    return "\n".join([title, "", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows)])
+        rows.append(("in_vllm", ", ".join(entry.vllm_links)))
+    top = [f"# {entry.number} · {entry.title}", ""]
+    if links := badges(entry, address):
+        top += [links, ""]
+    return "\n".join([*top, "| | |", "|---|---|", *(f"| {words[name]} | {text} |" for name, text in rows)])
 
 
 def notebook_table(entries: Sequence[Entry], folder: str = "") -> str:
@@ -51,6 +58,7 @@ def notebook_table(entries: Sequence[Entry], folder: str = "") -> str:
     lines = ["| | notebook | you will be able to | minutes |", "|---|---|---|---|"]
     for entry in entries:
         link = f"[{entry.title}]({folder}{entry.file})"
+        link += "".join(f" ([{o.words['language']}]({folder}{o.file}))" for o in in_other_languages(entry))
         lines.append(f"| {entry.number} | {link} | {'; '.join(entry.goals)} | {entry.reading} + {entry.doing} |")
     minutes = sum(entry.reading for entry in entries), sum(entry.doing for entry in entries)
     return "\n".join([*lines, f"| | | together (reading + doing) | {minutes[0]} + {minutes[1]} |"])
