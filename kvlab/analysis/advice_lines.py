@@ -198,7 +198,7 @@ def _choice(s: Sizing) -> Iterator[AdviceLine]:
     best, within = s.curve.infinite_hits, s.figures.within
     reached = s.curve.hits_at(max(s.gpu_blocks, s.cpu_blocks))
     if s.figures.cpu_bytes is not None:
-        text = f"{s.figures.cpu_bytes:,} bytes, as given, are {s.cpu_blocks:,} whole blocks: cpu_bytes_to_use {s.cpu_bytes:,}"
+        text = f"cpu_bytes_to_use {s.cpu_bytes:,}: {s.cpu_blocks:,} whole blocks fit into the bytes given"
     elif not best:
         text = "no CPU tier: nothing in this trace is used twice"
     elif not s.cpu_blocks:

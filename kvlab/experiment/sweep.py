@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
@@ -140,7 +141,7 @@ def _one_pool(run: Run, waiting: deque[Point], workers: int) -> Generator[SweepR
     running: dict[Future[Any], Point] = {}
     suspects: list[Point] = []
     # Not by `with`: its exit would first run what is still queued.
-    pool = ProcessPoolExecutor(workers, mp_context=mp.get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, mp_context=mp.get_context("spawn"), initializer=_end_at_ctrl_c)
     try:
         while (waiting or running) and not suspects:
             while waiting and len(running) < workers:
@@ -166,6 +167,11 @@ def _one_pool(run: Run, waiting: deque[Point], workers: int) -> Generator[SweepR
     finally:
         pool.shutdown(cancel_futures=True)
     return suspects
+
+
+def _end_at_ctrl_c() -> None:
+    """In a worker: Ctrl-C in a terminal goes to every process, and ends this one at once and without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _row(point: Point, future: Future[Any]) -> SweepRow:

@@ -31,11 +31,13 @@ def hits_by_size(s: Sizing) -> go.Figure:
         mode="lines",
         line={"color": TIER_COLOURS["CPU"], "width": 3},
     )
-    for name, blocks, side in (("GPU", s.gpu_blocks, "left"), ("CPU", s.cpu_blocks, "right")):
+    for name, blocks, height in (("GPU", s.gpu_blocks, 1.0), ("CPU", s.cpu_blocks, 0.9)):
         if blocks:
             figure.add_vline(x=blocks * block_gb, line={"color": TIER_COLOURS[name], "dash": "dot"})
+            # Beside its line where there is room: on the left, unless the line stands at the left edge.
+            side = "right" if name == "GPU" and blocks > 0.15 * s.curve.enough else "left"
             figure.add_annotation(
-                x=blocks * block_gb, y=1.0 if side == "left" else 0.9, yref="paper", xanchor="left", showarrow=False,
+                x=blocks * block_gb, y=height, yref="paper", xanchor=side, showarrow=False,
                 text=f"{name} {format_bytes(blocks * s.cost.block_bytes)}", font={"color": TIER_COLOURS[name]},
             )  # fmt: skip
     figure.update_xaxes(title="size of the larger of GPU cache and CPU tier (GB)", rangemode="tozero")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -271,3 +274,24 @@ def test_wrong_input_is_one_message(arguments: list[str], named: str, capsys: py
     assert main(["sweep", *arguments]) == 2
     err = capsys.readouterr().err
     assert named in err and "Traceback" not in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent another way on Windows")
+def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
+    """As a terminal sends it: to the command and to its worker processes. Slow: it starts kvlab anew, with workers."""
+    out = tmp_path / "rows.jsonl"
+    seeds = [str(seed) for seed in range(200)]
+    options = ["--seconds", "0.2", "--workers", "2", "--out", str(out), "--seeds"]
+    command = [sys.executable, "-m", "kvlab", "sweep", *options]
+    running = subprocess.Popen([*command, *seeds], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    give_up_at = monotonic() + 60
+    while not (out.exists() and out.read_text(encoding="utf-8").count("\n") >= 2) and monotonic() < give_up_at:
+        sleep(0.05)
+    os.killpg(running.pid, signal.SIGINT)
+    # Its workers hold stderr too: this returns when the last of them has ended.
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130 and err.strip() == "interrupted"
+    with SweepFile(out) as file:
+        assert 2 <= len(file.rows) < 400
+        assert all(row.error is None for row in file.rows.values())
