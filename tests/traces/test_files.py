@@ -67,7 +67,7 @@ def test_a_file_that_is_cut_off_says_after_which_line(tmp_path: Path, how: str) 
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (gzip.compress(b""), "nothing but blank lines"),
+        (gzip.compress(b"", mtime=0), "nothing but blank lines"),
         (b"\n \n\n", "nothing but blank lines"),
         (b"\x1f\x8bno gzip at all", "cannot be read"),
         (b"\x28\xb5\x2f\xfdno zstd at all, that is", "the compressed file is broken"),
@@ -75,6 +75,7 @@ def test_a_file_that_is_cut_off_says_after_which_line(tmp_path: Path, how: str) 
         (b"hello\n", "no known trace format starts like this: 'hello'"),
         (b'{"model": 1}\n', "mooncake: timestamp, input_length"),
     ],
+    ids=["empty", "empty-gz", "blank", "no-gzip", "no-zstd", "binary", "text", "other-json"],
 )
 def test_what_is_no_trace_says_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "trace.jsonl"
