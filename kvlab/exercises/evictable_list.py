@@ -245,11 +245,11 @@ EXERCISE = Exercise(
         "stops being so (`mark_non_evictable`). Start with `get` and `insert` and run the check after each method: it "
         "tells you the next thing to do."
     ),
-    teaches="moving the cost from the search to the moment of change; atomic eviction; counting work.",
+    teaches="moving the cost from the search to the moment of change; atomic eviction.",
     does_not_teach="true LRU: this order differs from the scan's, see `disagree`.",
     stretch="0.31 gave the old order back at the list's price. How would a block keep its place while it is pinned?",
     hints=(
-        "evictable_blocks must always hold exactly the resident blocks with ref_cnt 0. Which five methods change that?",
+        "evictable_blocks must always hold exactly the resident blocks with ref_cnt 0. Which methods change that?",
         "OrderedDict keeps insertion order: a new key goes to the (hot) end, move_to_end(key) makes one hot, and a "
         "walk starts at the coldest.",
         "evict in two parts: first walk over evictable_blocks and collect n victims that are not protected; if there "
