@@ -12,7 +12,7 @@ from typing import Any
 
 from kvlab.base import LookupResult, OffloadKey, ReqContext, make_offload_key
 from kvlab.tiering import CPUPrimaryTierOffloadingManager, JobMetadata, JobResult, TieringOffloadingManager
-from kvlab.tiering.fs import FileSystemTier
+from kvlab.tiering.fs import FileSystemTier, ThreadedTier
 from kvlab.tiering.region import SharedRegion
 
 ROW = 8192  # bytes
@@ -40,7 +40,7 @@ def small_region(num_blocks: int = 8, row_bytes: int = ROW) -> Iterator[SharedRe
         yield region
 
 
-def finished(tier: FileSystemTier, count: int = 1) -> list[JobResult]:
+def finished(tier: ThreadedTier, count: int = 1) -> list[JobResult]:
     """The next `count` results; fails if they do not come."""
     results: list[JobResult] = []
     deadline = monotonic() + PATIENCE_S
@@ -51,7 +51,7 @@ def finished(tier: FileSystemTier, count: int = 1) -> list[JobResult]:
     return results
 
 
-def verdict(tier: FileSystemTier, block: OffloadKey, req: ReqContext = CTX) -> LookupResult:
+def verdict(tier: ThreadedTier, block: OffloadKey, req: ReqContext = CTX) -> LookupResult:
     """Ask until the answer is final."""
     deadline = monotonic() + PATIENCE_S
     while (answer := tier.lookup(block, req)) is LookupResult.RETRY:
@@ -89,14 +89,18 @@ class Jobs:
 
 
 class Rig:
-    """A tiering manager, its region and its `fs` tier, driven as the connector drives them."""
+    """A tiering manager, its region and its tier (`fs` unless `_make_tier` says otherwise), driven as the connector
+    drives them."""
 
     def __init__(self, root: Path, region: SharedRegion, **options: Any) -> None:
         self.region = region
-        self.tier = FileSystemTier(root, region=region, **{"n_read_threads": 2, "n_write_threads": 2, **options})
+        self.tier = self._make_tier(root, region, **options)
         self.primary = CPUPrimaryTierOffloadingManager(region.num_blocks)
         self.manager = TieringOffloadingManager(self.primary, (self.tier,))
         self.wrong_bytes: list[OffloadKey] = []
+
+    def _make_tier(self, root: Path, region: SharedRegion, **options: Any) -> FileSystemTier:
+        return FileSystemTier(root, region=region, **{"n_read_threads": 2, "n_write_threads": 2, **options})
 
     def store(self, blocks: Sequence[OffloadKey], req: ReqContext = CTX) -> bool:
         """A GPU store from start to end; False if it is refused."""
