@@ -13,12 +13,12 @@ from kvlab.lab.files import notebooks_dir, read
 
 
 @functools.cache
-def _run(number: str) -> dict[str, Any]:
+def _run(label: str) -> dict[str, Any]:
     folder = notebooks_dir()
-    return execute(read(folder / entry(number).file), folder)
+    return execute(read(folder / entry(label).file), folder)
 
 
 @pytest.fixture(scope="session")
 def run_once() -> Any:
-    """number -> the notebook as a fresh kernel leaves it."""
+    """label -> the notebook as a fresh kernel leaves it."""
     return _run

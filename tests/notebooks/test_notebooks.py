@@ -8,14 +8,28 @@ from typing import Any
 import pytest
 
 from kvlab.exercises import get_exercise, registry
-from kvlab.lab.catalogue import CATALOGUE, Entry
+from kvlab.lab.catalogue import CATALOGUE, TRANSLATIONS, Entry
 from kvlab.lab.compare import MEASURED, counted
+from kvlab.lab.elsewhere import INSTALL
 from kvlab.lab.execute import execute
-from kvlab.lab.files import PLOTLY, PNG, code_cells, notebooks_dir, outputs, problems, read, source, tags, written
+from kvlab.lab.files import (
+    PLOTLY,
+    PNG,
+    code_cells,
+    notebooks_dir,
+    outputs,
+    problems,
+    read,
+    source,
+    tags,
+    translated,
+    written,
+)
 from kvlab.lab.navigation import add_navigation, notebook_table
 
 WRITTEN = written()
-each = pytest.mark.parametrize("one", WRITTEN, ids=[one.number for one in WRITTEN])
+EVERY = [*WRITTEN, *translated()]
+each = pytest.mark.parametrize("one", EVERY, ids=[one.label for one in EVERY])
 MAX_CODE_CELLS = 30
 MAX_CELL_LINES = 24
 
@@ -72,7 +86,7 @@ def test_every_title_states_a_finding(one: Entry) -> None:
 @each
 def test_run_all_gives_what_is_committed(one: Entry, run_once: Any) -> None:
     """Top to bottom in a fresh kernel, exercises untouched: the same counted numbers, texts and figures."""
-    for (line, now), (_, then) in zip(counted(run_once(one.number)), counted(committed(one)), strict=True):
+    for (line, now), (_, then) in zip(counted(run_once(one.label)), counted(committed(one)), strict=True):
         assert now == then, f"{line!r} shows something else now; run: make notebooks"
 
 
@@ -85,14 +99,14 @@ def test_the_tables_name_every_notebook() -> None:
 
 
 def test_no_stray_notebooks() -> None:
-    known = {one.file for one in CATALOGUE}
+    known = {one.file for one in (*CATALOGUE, *TRANSLATIONS)}
     assert {path.name for path in notebooks_dir().glob("*.ipynb")} <= known
 
 
 def test_the_first_cell_of_code_is_measured() -> None:
     """It prints versions and the processor: never to be compared."""
-    for one in WRITTEN:
-        first = code_cells(committed(one))[0]
+    for one in EVERY:
+        first = next(cell for cell in code_cells(committed(one)) if INSTALL not in tags(cell))
         assert MEASURED in tags(first) and f'setup("{one.number}")' in source(first)
 
 
@@ -136,7 +150,7 @@ def test_run_all_with_solutions(one: Entry) -> None:
 def test_an_html_export_has_still_pictures() -> None:
     """Plain `nbconvert --to html`, offline: a picture for each figure."""
     html_exporter = pytest.importorskip("nbconvert", reason="needs nbconvert").HTMLExporter
-    for one in WRITTEN:
+    for one in EVERY:
         figures = [output for _, output in outputs(committed(one)) if PLOTLY in output.get("data", {})]
         page, _ = html_exporter().from_filename(str(notebooks_dir() / one.file))
         assert page.count('src="data:image/png;base64') == len(figures), one.file
