@@ -172,7 +172,8 @@ def _backlog(s: Sizing) -> Iterator[AdviceLine]:
         "backlog", "peak_backlog", backlog.peak_bytes, "bytes",
         f"most that waits for the disk: {format_bytes(backlog.peak_bytes)} ({moment}); a CPU tier above that is never "
         "full of pins", "new blocks evenly over each prefill, written first in, first out",
-        "arrivals as in the trace; reads from the disk do not slow its writes",
+        "arrivals as in the trace; a GPU whose steps are always full: a real one is slower, so its pins come later; "
+        "reads from the disk do not slow its writes",
     )  # fmt: skip
     if not s.cpu_blocks:
         return

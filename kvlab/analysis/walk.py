@@ -6,7 +6,11 @@ handed over and is not written yet is the backlog: each of its blocks is pinned 
 
 Notes:
 * Hits are looked for on a disk that keeps everything. A block that is there already is not written again.
-* Batching is left out: it changes who waits for whom, not how many tokens are computed.
+* Left out: fixed seconds of a step, steps that are not full, scheduler seconds, a GPU pool too small for the requests.
+  All of them slow an engine down, so a backlog of seconds comes earlier here: in kvlab's own engine with the pull
+  request's workload at scale tiny and a slow disk, pins fill the CPU tier 1.4 times as late (1.7 times with scheduler
+  costs, which weigh most at that scale).
+* Left out, too: what lies in a step's own stores until their copies are done. It adds to a small backlog.
 * A disk that is too slow would make vLLM refuse stores once the CPU tier is full. Here the backlog just grows on, so
   that its peak says how much would have been needed.
 """

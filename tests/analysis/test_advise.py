@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,11 +14,15 @@ from hypothesis import strategies as st
 from kvlab.analysis import replay
 from kvlab.analysis.advise import Advice, advise
 from kvlab.analysis.kv_cost import KVCost, kv_cost
+from kvlab.analysis.walk import walk
 from kvlab.cli import main
 from kvlab.config import ConfigError, KVCacheGroup, KVLayout, KVTransferConfig, parse_serve, parse_shell
+from kvlab.engine import SchedulerCosts
+from kvlab.experiment.arm import build_engine
+from kvlab.experiment.config import ExperimentConfig, resolve
 from kvlab.paths import data_dir
 from kvlab.spec import PAGE_BYTES, offloading_spec
-from kvlab.traces import TraceRequest
+from kvlab.traces import RequestRecorder, TraceRequest
 
 PAGE = PAGE_BYTES
 # One group, one key a block of 4 tokens: 2 (K, V) x 1 head x 128 x 4 bytes x 4 tokens = 4,096 bytes, one page.
@@ -148,6 +153,32 @@ def test_the_gpu_takes_requests_one_after_the_other() -> None:
     advice = sized(request(7, 1, 2, extra_tokens=0), request(7, 3, 4, extra_tokens=0))
     assert list(advice.sizing.walk.backlog.times_s) == [2.0, 4.0]
     assert advice.sizing.walk.span_s == advice.sizing.walk.busy_s == 4.0
+
+
+@pytest.mark.parametrize("disk_write", [0.5e9, 1e9])
+def test_pins_fill_no_later_than_in_kvlabs_engine(disk_write: float) -> None:
+    """The pull request's workload at scale tiny on a slow disk, its requests recorded and walked. The engine has fixed
+    seconds a step and a GPU pool for 8 requests, so it is slower; but not by half."""
+    config = ExperimentConfig(
+        scale="tiny", scheduler_clock="counted", overrides={"disk_write": disk_write, "disk_read": 2 * disk_write}
+    )
+    experiment = resolve(config)
+    spec = replace(experiment.arms[1], scheduler_costs=SchedulerCosts(0, 0, 0, 0, 0, 0, 0, 0))
+    engine, manager = build_engine(spec)
+    recorder = RequestRecorder(engine.source, engine.clock)
+    engine.source = recorder  # type: ignore[assignment]
+    engine.start()
+    full = 0.95 * spec.num_cpu_blocks
+    engine.run(until_s=spec.workload.max_seconds, should_stop=lambda: manager.primary_tier.num_pinned >= full)
+    engine_full_s = engine.clock.now
+    manager.shutdown()
+    assert engine_full_s < spec.workload.max_seconds
+
+    cost = KVCost(experiment.layout, spec.world_size, 16, spec.block_bytes, len(spec.groups))
+    sent = [replace(r, hash_ids=tuple(r.hash_ids[: r.input_tokens // 16])) for r in recorder.requests]
+    walked = walk(sent, cost, 0, full * spec.block_bytes, spec.engine.gpu_rate, spec.tiers[0].write_bandwidth)
+    assert walked.backlog.full_s is not None
+    assert engine_full_s / 1.5 < walked.backlog.full_s <= engine_full_s
 
 
 # --- properties against what replay counts -----------------------------------------------------------------------
@@ -328,3 +359,18 @@ def test_the_report_is_one_page_with_the_figures(tmp_path: Path, capsys: pytest.
     text = page.read_text(encoding="utf-8")
     assert text.count("<figure") == 3
     assert "vllm serve MODEL" in text and "http://" not in text.split("plotly", 1)[0]
+
+
+REAL = Path(__file__).parents[3] / "shared" / "traces" / "weka-claude-code" / "interleaved_a.jsonl.gz"
+
+
+@pytest.mark.slow  # 1.3 million references
+@pytest.mark.skipif(not REAL.is_file(), reason="the real traces are not here (../shared/traces)")
+def test_a_real_trace_of_agents() -> None:
+    """Its 69,180 different blocks of 64 tokens are 8 MiB each in layout plain."""
+    advice = advise(REAL, layout="plain", gpu_rate=12000.0, disk_write=1e9, disk_read=3e9, gpu_blocks=30_000)
+    gpu, cpu, disk = advice.sizing.tiers
+    assert disk.bytes == 69_180 * 8 * 2**20
+    assert gpu.hit_blocks + cpu.hit_blocks + disk.hit_blocks == 1_332_513 - 69_180
+    assert gpu.hit_blocks == replay(REAL, "lru", 7_500, "prefix").hits
+    assert (gpu.hit_blocks + cpu.hit_blocks) / (1_332_513 - 69_180) == pytest.approx(0.95, abs=0.001)
