@@ -161,6 +161,7 @@ def test_a_sweep_stands_at_paper_scale_in_the_order_of_the_disks() -> None:
     figure = figures_for(synthetic_sweep())["disk_bandwidth"]
     slow = next(trace for trace in figure.data if trace.name == "full_scan_lru")
     assert list(slow.x) == [0.5, 1, 2, 4, 8]
+    assert list(figure.layout.xaxis.tickvals) == [0.5, 1, 2, 4, 8], "ticks at what was measured"
     arm = synthetic_sweep().arms[-2]
     assert slow.y[-1] == pytest.approx(arm.total_tok_s / 4)
 
