@@ -1,4 +1,4 @@
-"""kvlab's policies as vLLM loads and calls them, with a stand-in for each release. `make vllm-check` has the real one."""
+"""kvlab's policies as vLLM loads and calls them (a stand-in for each release). `make vllm-check` has the real one."""
 
 from __future__ import annotations
 

@@ -81,6 +81,9 @@ def measure(rounds: int = ROUNDS) -> Iterator[Row]:
         rivals = subjects()
         for subject in rivals:
             _fill(subject, pinned)
+        # What stands now (vLLM and torch: a million objects) is nothing for the collector to walk in each round.
+        gc.collect()
+        gc.freeze()
         numbers = count(NUM_BLOCKS)
         for batch in BATCHES:
             times: dict[tuple[str, str], list[float]] = {}
