@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from math import log10
@@ -24,7 +25,13 @@ _PARTS = (
 def measured_here(more: str = "") -> str:
     """The caption of figures that were timed in this session."""
     machine = f"{cpu_model()}, {usable_cores()} cores, Python {platform.python_version()}"
-    return f"Measured here on {machine}.{f' {more}' if more else ''}"
+    return f"Measured here on {machine}{_busy()}.{f' {more}' if more else ''}"
+
+
+def _busy() -> str:
+    """Said when more jobs want to run than there are cores: the figures are then this busy machine's."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f", busy with other work (load {load:.0f})" if load > usable_cores() + 1 else ""
 
 
 def bytes_stacked(table: BytesTable) -> go.Figure:
@@ -133,17 +140,16 @@ def victim_seconds(scan: TimingTable, listed: TimingTable, num_blocks: int) -> g
     low, high = min(timing.best for timing in every) / 1e6, max(timing.upper for timing in every) / 1e6
     _log_axis(figure, low / 4, high * 1.5, "milliseconds of storing one block (logarithmic)")
     figure.update_yaxes(categoryorder="array", categoryarray=rows[::-1], range=[-0.6, len(rows) - 0.4])
-    gains = [f"{table.ratio('ctypes', 'slots'):.2f} times with the {what}" for what, table in _both(scan, listed)]
+    by_scan, by_list = (table.turn_ratio("ctypes", "slots") for table in (scan, listed))
     title = (
-        f"Slots instead of ctypes: {gains[0]}, {gains[1]}. "
-        f"The list instead of the scan: {scan['slots'].best / listed['slots'].best:,.0f} times"
+        f"Slots instead of ctypes: {by_scan.median:.1f} times as fast with the scan, {by_list.median:.1f} times with "
+        f"the list. The list instead of the scan: {scan['slots'].best / listed['slots'].best:,.0f} times"
     )
-    caption = measured_here(f"{num_blocks:,} blocks. Dot: least of the repeats; bar: three of four lie on it.")
+    caption = measured_here(
+        f"{num_blocks:,} blocks. Dot: least of the repeats; bar: three of four lie on it. Ratios turn by turn, "
+        f"median and middle half: scan {by_scan}, list {by_list}."
+    )
     return finish(figure, title, caption, plot_height=44 * len(rows) + 20, left=190, right=40)
-
-
-def _both(scan: TimingTable, listed: TimingTable) -> tuple[tuple[str, TimingTable], ...]:
-    return ("scan", scan), ("list", listed)
 
 
 def profiler_toll(profiles: Mapping[str, LineProfile], colours: Mapping[str, str]) -> go.Figure:

@@ -9,7 +9,7 @@ from kvlab.profiling.lines import FunctionLines, Line, LineProfile, profile_line
 from kvlab.profiling.memory import BytesTable, ObjectBytes, bytes_per_object
 from kvlab.profiling.orders import Call, OrderComparison, OrderStep, compare_orders, shortest_disagreement
 from kvlab.profiling.states import full_cache, numbered_keys, storing
-from kvlab.profiling.timing import Timing, TimingTable, ns_per_call, ns_per_operation
+from kvlab.profiling.timing import Timing, TimingTable, TurnRatio, ns_per_call, ns_per_operation
 from kvlab.profiling.work import EvictionWork, GuardCase, count_upkeep, eviction_work, guard_cases
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "OrderStep",
     "Timing",
     "TimingTable",
+    "TurnRatio",
     "bytes_per_object",
     "compare_orders",
     "count_upkeep",

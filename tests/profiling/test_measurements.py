@@ -10,7 +10,16 @@ import tracemalloc
 import pytest
 
 from kvlab.block_status import BLOCK_STATUS
-from kvlab.profiling import Timing, bytes_per_object, full_cache, ns_per_call, ns_per_operation, profile_lines, storing
+from kvlab.profiling import (
+    Timing,
+    TimingTable,
+    bytes_per_object,
+    full_cache,
+    ns_per_call,
+    ns_per_operation,
+    profile_lines,
+    storing,
+)
 
 
 class TestBytes:
@@ -79,6 +88,17 @@ class TestNanoseconds:
         assert Timing("x", (4.0, 1.0, 3.0, 2.0)).upper == 3.0
         assert Timing("x", tuple(range(1, 9))).upper == 6
         assert Timing("x", (5.0,)).upper == 5.0
+
+    def test_a_ratio_turn_by_turn_survives_a_machine_that_slows_down(self) -> None:
+        slow, fast = Timing("slow", (20.0, 2.0, 40.0, 200.0)), Timing("fast", (10.0, 0.2, 20.0, 100.0))
+        found = TimingTable("x", (slow, fast)).turn_ratio("slow", "fast")
+        assert (found.low, found.median, found.high) == (2.0, 2.0, 10.0)
+        assert str(found) == "2.00 times (2.00 to 10.00)"
+
+    def test_no_ratio_turn_by_turn_of_what_is_too_small_to_see(self) -> None:
+        table = TimingTable("x", (Timing("a", (1.0, 2.0)), Timing("b", (0.5, -0.1))))
+        with pytest.raises(ValueError, match="too small to see"):
+            table.turn_ratio("a", "b")
 
     def test_calls_take_turns(self) -> None:
         order: list[str] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kvlab.plots import (
     POLICY_COLOURS,
     bytes_stacked,
@@ -9,6 +11,7 @@ from kvlab.plots import (
     counted_work,
     guard_savings,
     inspected_by_pinned,
+    measured_here,
     nanoseconds,
     order_grid,
     profiler_toll,
@@ -104,9 +107,16 @@ def test_nanoseconds_show_least_and_most_and_bear_what_is_too_small_to_see() -> 
 def test_slots_gain_is_told_for_the_scan_and_for_the_list() -> None:
     figure = victim_seconds(timings("scan", 7e6, 6e6, 5e6, 5e6), timings("list", 5.5e3, 5e3, 5e3, 5e3), 50_000)
     assert title(figure) == (
-        "Slots instead of ctypes: 1.40 times with the scan, 1.10 times with the list. The list instead of the scan: "
-        "1,000 times"
+        "Slots instead of ctypes: 1.4 times as fast with the scan, 1.1 times with the list. "
+        "The list instead of the scan: 1,000 times"
     )
+    assert "scan 1.40 times (1.40 to 1.40)" in words(figure)
+
+
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for load, told in ((0.3, False), (40.0 + 1000, True)):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, load, load), raising=False)
+        assert ("busy with other work" in measured_here()) == told
 
 
 def test_the_toll_compares_watched_with_unwatched() -> None:
