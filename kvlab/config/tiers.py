@@ -42,8 +42,8 @@ _KVLAB_KEYS: Mapping[str, tuple[str, ...]] = {
         "correct_verdicts", "direct_io",
     ),
     "obj": (
-        "protocol", "storage_options", "connect_timeout_s", "read_timeout_s", "checksum", "max_queued_write_bytes",
-        "write_bandwidth", "read_bandwidth", "job_timeout_s", "correct_verdicts",
+        "protocol", "storage_options", "request_timeout_s", "checksum", "max_queued_write_bytes", "write_bandwidth",
+        "read_bandwidth", "job_timeout_s", "correct_verdicts",
     ),
 }  # fmt: skip
 _LATER_KEYS = {"enable_kv_events": "0.26", "locality": "0.26", "backpressure": "0.31"}

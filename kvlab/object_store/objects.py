@@ -23,6 +23,7 @@ from time import time_ns
 from typing import Any
 
 from kvlab.base import OffloadKey
+from kvlab.object_store.store import Remote
 from kvlab.tiering.fs.block_file import PAGE_BYTES, TEMP_SUFFIX, Abandoned, BadFile, BlockFiles
 from kvlab.tiering.fs.jobs import FileJobs
 from kvlab.tiering.fs.layout import FileMapper
@@ -35,9 +36,9 @@ _PUTS_WHOLE = ("s3", "gs", "gcs", "az", "abfs", "memory")
 
 
 class Objects(BlockFiles):
-    """Block files of a file system of fsspec, `store`."""
+    """Block files of a store that fsspec reaches."""
 
-    def __init__(self, store: Any, protocol: str, row_bytes: int, *, checksum: bool) -> None:
+    def __init__(self, store: Remote, protocol: str, row_bytes: int, *, checksum: bool) -> None:
         super().__init__(row_bytes, direct_io=False, checksum=checksum)
         self.store = store
         self._puts_whole = protocol in _PUTS_WHOLE
@@ -59,21 +60,21 @@ class Objects(BlockFiles):
     def put(self, path: str, data: bytes) -> None:
         """Under its name only when whole."""
         if self._puts_whole:
-            self.store.pipe_file(path, data)
+            self.store.call("pipe_file", path, data)
             return
         temporary = f"{path}_{os.urandom(8).hex()}{TEMP_SUFFIX}"
-        self.store.makedirs(os.path.dirname(path), exist_ok=True)
+        self.store.call("makedirs", os.path.dirname(path), exist_ok=True)
         try:
-            self.store.pipe_file(temporary, data)
-            self.store.mv(temporary, path)
+            self.store.call("pipe_file", temporary, data)
+            self.store.fs.mv(temporary, path)
         except BaseException:
             with suppress(Exception):
-                self.store.rm_file(temporary)
+                self.store.call("rm_file", temporary)
             raise
 
     def read(self, path: str, key: bytes, row: memoryview) -> None:
         """Fill `row` once everything is here and right. Raises what the store raises; BadFile as `BlockFiles` does."""
-        data = memoryview(self.store.cat_file(path))
+        data = memoryview(self.store.call("cat_file", path))
         if len(data) != self.file_bytes:
             raise BadFile(errno.EIO, f"the object has {len(data):,} bytes, not {self.file_bytes:,}")
         if self.checksum:
@@ -82,7 +83,7 @@ class Objects(BlockFiles):
 
 
 class ObjectMover(BlockMover):
-    """What the threads of an `obj` tier do. `timeout_s`: of a batch of existence checks; None: no limit."""
+    """What the threads of an `obj` tier do. `guarded`: jobs have a time limit."""
 
     def __init__(
         self,
@@ -93,25 +94,20 @@ class ObjectMover(BlockMover):
         record: Record,
         write_pace: Pace,
         read_pace: Pace,
-        timeout_s: float | None,
+        guarded: bool,
         stopped: threading.Event,
     ) -> None:
-        super().__init__(
-            mapper, objects, region, jobs, None, record, write_pace, read_pace, timeout_s is not None, stopped
-        )  # fmt: skip
-        self._store = objects.store
-        self._timeout_s = timeout_s
+        super().__init__(mapper, objects, region, jobs, None, record, write_pace, read_pace, guarded, stopped)
+        self._objects, self._store = objects, objects.store
 
     def exist(self, keys: Sequence[OffloadKey]) -> list[bool]:
         """One answer a key; an object that cannot be asked about counts as missing. A store that can be asked many
         things at once is: 16 at a time."""
         paths = [self._mapper.path(key) for key in keys]
-        if getattr(self._store, "async_impl", False):
-            from fsspec.asyn import sync
-
-            answers = sync(self._store.loop, self._ask, paths, timeout=self._timeout_s)
+        if self._store.can_cancel:
+            answers = self._store.run(self._ask, paths)
         else:
-            answers = [self._store.exists(path) for path in paths]
+            answers = [self._store.call("exists", path) for path in paths]
         for path, answer in zip(paths, answers, strict=True):
             if isinstance(answer, Exception):
                 self._record.problem("lookup", path, answer)
@@ -122,17 +118,18 @@ class ObjectMover(BlockMover):
 
         async def ask(path: str) -> Any:
             async with gate:
-                return await self._store._exists(path)
+                return await self._store.fs._exists(path)
 
         return await asyncio.gather(*map(ask, paths), return_exceptions=True)
 
     def _remove(self, path: str) -> None:
-        self._store.rm_file(path)
+        self._store.call("rm_file", path)
 
     def _quarantine(self, path: str) -> None:
         folder = str(self._mapper.quarantine_dir)
-        self._store.makedirs(folder, exist_ok=True)
-        self._store.mv(path, f"{folder}/{time_ns()}_{os.path.basename(path)}")
+        kept = f"{folder}/{time_ns()}_{os.path.basename(path)}"
+        self._objects.put(kept, self._store.call("cat_file", path))
+        self._remove(path)
         self._record.count(files_quarantined=1)
-        for old in sorted(self._store.ls(folder, detail=False))[:-KEPT_IN_QUARANTINE]:
-            self._store.rm_file(old)
+        for old in sorted(self._store.call("ls", folder, detail=False))[:-KEPT_IN_QUARANTINE]:
+            self._remove(old)

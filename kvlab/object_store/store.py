@@ -6,11 +6,14 @@ Mirrors `vllm/v1/kv_offload/tiering/obj/config.py` of release 0.24, where they g
 Notes:
 * fsspec and s3fs are imported when a store is opened, not before.
 * Each request is tried three times at most; then its block has failed, which costs a recomputation and no more.
+* The SDK's read time limit does not cover a put that waits for "100 Continue": against a server that hangs it would
+  wait for ever. So each request, with its tries, has a limit that cancels it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,7 +22,7 @@ from kvlab.tiering.fs.threaded import check_positive
 
 _SCHEMES = ("http", "https")
 _TRIES_AGAIN = 2
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 15.0
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 5.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,11 @@ class Store:
             return self.endpoint_override
         return f"{self.scheme}://{self.endpoint_override}"
 
-    def s3_options(self, connect_timeout_s: float, read_timeout_s: float, connections: int) -> dict[str, Any]:
+    def s3_options(self, timeout_s: float, connections: int) -> dict[str, Any]:
         """Arguments of `s3fs.S3FileSystem`. Its listings would hide what other processes write, so it keeps none."""
         config: dict[str, Any] = {
-            "connect_timeout": connect_timeout_s,
-            "read_timeout": read_timeout_s,
+            "connect_timeout": min(timeout_s, CONNECT_TIMEOUT_S),
+            "read_timeout": timeout_s,
             "retries": {"max_attempts": _TRIES_AGAIN},
             "max_pool_connections": connections,
         }
@@ -91,38 +94,59 @@ class Store:
         }
 
 
-def open_store(
-    protocol: str,
-    store: Store,
-    storage_options: Mapping[str, Any],
-    connect_timeout_s: float | None,
-    read_timeout_s: float | None,
-    connections: int,
-) -> Any:
-    """The file system of fsspec, one of its own. Nothing is sent yet. ValueError: `protocol` is unknown or its package
-    is missing, or an option does not go with it."""
-    check_positive(connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s)
-    options: dict[str, Any] = {}
-    if protocol == "s3":
-        options = store.s3_options(
-            connect_timeout_s or CONNECT_TIMEOUT_S, read_timeout_s or READ_TIMEOUT_S, connections
-        )  # fmt: skip
-    else:
-        only_s3 = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": read_timeout_s} | {
-            f"store_config.{name}": getattr(store, name) for name in ("endpoint_override", "access_key", "ca_bundle")
-        }
-        for name, value in only_s3.items():
-            if value is not None:
-                raise ValueError(f"{name} goes with protocol 's3' only, not {protocol!r}: use storage_options")
+class Remote:
+    """A file system of fsspec, one of its own. Methods are fsspec's, run from any thread; where it can be cancelled
+    (`async_impl`), TimeoutError after `timeout_s` seconds. Nothing is sent before the first call.
+
+    ValueError: `protocol` is unknown or its package is missing, or an option does not go with it.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        store: Store,
+        storage_options: Mapping[str, Any],
+        request_timeout_s: float | None,
+        connections: int,
+    ) -> None:
+        check_positive(request_timeout_s=request_timeout_s)
+        self.timeout_s = request_timeout_s or REQUEST_TIMEOUT_S
+        options = store.s3_options(self.timeout_s, connections) if protocol == "s3" else {}
+        if protocol != "s3":
+            for name in ("endpoint_override", "access_key", "ca_bundle"):
+                if getattr(store, name) is not None:
+                    raise ValueError(f"store_config.{name} is for protocol 's3' only, not {protocol!r}")
+        self.fs = _filesystem(protocol, {**options, **storage_options})
+        self.can_cancel = bool(getattr(self.fs, "async_impl", False))
+        if request_timeout_s is not None and not self.can_cancel:
+            raise ValueError(f"request_timeout_s: requests of protocol {protocol!r} cannot be cancelled")
+        if protocol == "s3":
+            # The SDK tries again by itself; s3fs would multiply that by five.
+            self.fs.retries = 1
+
+    def call(self, name: str, *arguments: Any, **more: Any) -> Any:
+        """The method `name` of the file system."""
+        if self.can_cancel:
+            return self.run(getattr(self.fs, f"_{name}"), *arguments, **more)
+        return getattr(self.fs, name)(*arguments, **more)
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        """An async function, on fsspec's thread."""
+        from fsspec.asyn import sync
+        from fsspec.exceptions import FSTimeoutError
+
+        try:
+            return sync(self.fs.loop, function, *arguments, timeout=self.timeout_s, **more)
+        except FSTimeoutError:
+            raise TimeoutError(errno.ETIMEDOUT, f"no answer within {self.timeout_s:g} s") from None
+
+
+def _filesystem(protocol: str, options: Mapping[str, Any]) -> Any:
     try:
         import fsspec
 
-        made = fsspec.filesystem(protocol, **{**options, **storage_options, "skip_instance_cache": True})
+        return fsspec.filesystem(protocol, **{**options, "skip_instance_cache": True})
     except ImportError as error:
         raise ValueError(f"protocol {protocol!r}: {error}; for s3: pip install 'kvlab[s3]'") from error
     except (TypeError, ValueError) as error:
         raise ValueError(f"protocol {protocol!r} or its storage_options: {error}") from error
-    if protocol == "s3":
-        # The SDK tries again by itself; s3fs would multiply that by five.
-        made.retries = 1
-    return made

@@ -18,7 +18,7 @@ from typing import Any
 
 from kvlab.checks import checked_int
 from kvlab.object_store.objects import ASKED_AT_ONCE, ObjectMover, Objects
-from kvlab.object_store.store import Store, open_store
+from kvlab.object_store.store import Remote, Store
 from kvlab.tiering.fs import BlockRows, FileMapper, RunFields, ThreadedTier
 from kvlab.tiering.fs.pace import Pace
 from kvlab.tiering.fs.threaded import check_positive
@@ -31,7 +31,8 @@ class ObjectStoreTier(ThreadedTier):
     kvlab's own:
     * `protocol` (default "s3"): any that fsspec knows; `bucket` is then a folder. `storage_options`: further arguments
       of its file system.
-    * `connect_timeout_s` 5, `read_timeout_s` 15: seconds per request of s3, each tried three times.
+    * `request_timeout_s` (default 30): a request, with all its tries, that takes longer is cancelled, and so is a batch
+      of existence checks. Stores whose requests cannot be cancelled (`memory`, `file`) have no such limit.
     * `checksum`, `max_queued_write_bytes`, `write_bandwidth`, `read_bandwidth`, `job_timeout_s`, `correct_verdicts`: as
       `FileSystemTier`, off by default but the last. Without `job_timeout_s` a job lasts as long as its requests may.
 
@@ -49,8 +50,7 @@ class ObjectStoreTier(ThreadedTier):
         run: RunFields | None = None,
         protocol: str = "s3",
         storage_options: Mapping[str, Any] | None = None,
-        connect_timeout_s: float | None = None,
-        read_timeout_s: float | None = None,
+        request_timeout_s: float | None = None,
         checksum: bool = False,
         max_queued_write_bytes: int | None = None,
         write_bandwidth: float | None = None,
@@ -68,16 +68,14 @@ class ObjectStoreTier(ThreadedTier):
         check_positive(write_bandwidth=write_bandwidth, read_bandwidth=read_bandwidth)
         store = Store.from_config(store_config)
         self.mapper = FileMapper(_folder(store, prefix), (run or RunFields()).with_checksum(checksum))
-        opened = open_store(
-            protocol, store, storage_options or {}, connect_timeout_s, read_timeout_s, io_threads + ASKED_AT_ONCE
-        )  # fmt: skip
-        objects = Objects(opened, protocol, region.row_bytes, checksum=checksum)
+        remote = Remote(protocol, store, storage_options or {}, request_timeout_s, io_threads + ASKED_AT_ONCE)
+        objects = Objects(remote, protocol, region.row_bytes, checksum=checksum)
         self.object_bytes = objects.file_bytes
         where = f"{protocol}://{self.mapper.root_dir}" + (f" at {store.endpoint}" if store.endpoint else "")
         self._write_config(objects, where)
         mover = ObjectMover(
             self.mapper, objects, region, self._jobs, self._record, Pace(write_bandwidth, self._stopped),
-            Pace(read_bandwidth, self._stopped), job_timeout_s, self._stopped,
+            Pace(read_bandwidth, self._stopped), job_timeout_s is not None, self._stopped,
         )  # fmt: skip
         self._start(mover, where, io_threads - io_threads // 2, io_threads // 2)
 
@@ -85,7 +83,7 @@ class ObjectStoreTier(ThreadedTier):
         """Shows at start-up, not at the first store, that the bucket is there and the credentials are good."""
         path = str(self.mapper.config_path)
         try:
-            if not objects.store.exists(path):
+            if not objects.store.call("exists", path):
                 objects.put(path, self.mapper.config_text.encode())
         except Exception as error:  # each store has its own
             raise OSError(

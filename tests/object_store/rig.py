@@ -54,7 +54,7 @@ class Outside:
 
     def __init__(self, tier: ObjectStoreTier) -> None:
         self.mapper = tier.mapper
-        self.store = tier._mover._files.store
+        self.store = tier._mover._files.store.fs
 
     def path(self, block: bytes) -> str:
         return self.mapper.path(block)

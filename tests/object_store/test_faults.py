@@ -22,7 +22,7 @@ from tests.object_store.test_tier import tier_threads
 MISS = LookupResult.MISS
 TEN = keys(range(10))
 MIB = 1 << 20
-SHORT = {"connect_timeout_s": 0.5, "read_timeout_s": 0.5}
+SHORT = {"request_timeout_s": 2.0}
 
 
 def place_at(server: S3Server, port: int | None = None) -> Place:
@@ -113,7 +113,7 @@ def test_server_that_comes_back_is_used_again(own_server: S3Server) -> None:
 
 def test_server_that_hangs_holds_pins_no_longer_than_the_time_limit(own_server: S3Server) -> None:
     # Requests may last much longer than jobs, so that it is the jobs' limit that ends them.
-    patient = Place(place_at(own_server).options | {"read_timeout_s": 8.0})
+    patient = Place(place_at(own_server).options | {"request_timeout_s": 8.0})
     with rig(patient, num_blocks=12, job_timeout_s=1.0) as made:
         assert made.store(TEN[:4])
         made.settle()
@@ -137,7 +137,7 @@ def test_server_that_hangs_holds_pins_no_longer_than_the_time_limit(own_server: 
 
 
 def test_a_load_that_hangs_never_fills_the_row_of_another_block(own_server: S3Server) -> None:
-    patient = Place(place_at(own_server).options | {"read_timeout_s": 8.0})
+    patient = Place(place_at(own_server).options | {"request_timeout_s": 8.0})
     with jobs(patient, job_timeout_s=1.0) as made:
         assert made.store(keys([1, 2])).success
         own_server.stop()
