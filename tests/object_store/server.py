@@ -21,17 +21,23 @@ class S3Server:
     def __init__(self, port: int = 0) -> None:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            self.port = self._announced()
+        except BaseException:
+            self.kill()
+            raise
+
+    def _announced(self) -> int:
+        """The port it says it listens on."""
         assert self.process.stderr is not None
         seen = []
         for line in self.process.stderr:
             seen.append(line)
             if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
-                self.port = int(found[1])
-                break
-        else:
-            raise AssertionError(f"the server did not start: {seen}")
-        # A full pipe would stop it.
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                # A full pipe would stop it.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                return int(found[1])
+        raise AssertionError(f"the server did not start: {seen}")
 
     def bucket(self) -> str:
         """A new one."""

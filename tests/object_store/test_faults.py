@@ -22,7 +22,7 @@ from tests.object_store.test_tier import tier_threads
 MISS = LookupResult.MISS
 TEN = keys(range(10))
 MIB = 1 << 20
-SHORT = {"request_timeout_s": 2.0}
+SHORT = {"request_timeout_s": 5.0}
 
 
 def place_at(server: S3Server, port: int | None = None) -> Place:
