@@ -85,7 +85,7 @@ def case_two_readers(EvictableListLRU: Any) -> None:
         evict(policy, 2),
         [2, 1],
         called="evict(2, set()) after the last reader of 1 went",
-        look_at="mark_evictable: the hot end",
+        look_at="mark_evictable: the hot end; evict: it walks over the list",
     )
 
 
