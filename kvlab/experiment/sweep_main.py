@@ -23,7 +23,8 @@ from kvlab.experiment.sweep import Run, Sweep, grid, sweep
 from kvlab.experiment.sweep_points import arm_config, run_arm_point, run_replay_point
 from kvlab.traces import load
 
-_SHOWN_VALUES = ("hits", "hit_ratio", "total_tok_s", "requests_per_s", "scheduler_s", "evictions", "blocks_inspected")
+_SHOWN_OF_REPLAYS = ("hits", "hit_ratio", "overshoot")
+_SHOWN_OF_ARMS = ("total_tok_s", "scheduler_s", "evictions", "blocks_inspected")
 _ARM_ONLY = ("dir", "scale", "seeds", "disk_write", "disk_read", "gpu_rate", "layout", "seconds", "scheduler_clock")
 
 
@@ -37,7 +38,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
         rows = [{"point": row.point, "values": row.values, "error": row.error} for row in found.rows]
         print(json.dumps(rows, indent=2))
     else:
-        _print(console, found)
+        _print(console, found, _SHOWN_OF_REPLAYS if args.trace else _SHOWN_OF_ARMS)
         if args.out:
             console.print(f"Rows: {args.out}", highlight=False, soft_wrap=True)
     return 1 if found.failed else 0
@@ -116,23 +117,24 @@ def _arm_points(args: argparse.Namespace) -> list[dict[str, Any]]:
     return points
 
 
-def _print(console: Console, found: Sweep) -> None:
+def _print(console: Console, found: Sweep, shown: Sequence[str]) -> None:
     rows = found.rows
     varied = [name for name in rows[0].point if len({json.dumps(row.point.get(name)) for row in rows}) > 1]
-    shown = [name for name in _SHOWN_VALUES if any(name in (row.values or {}) for row in rows)]
     table = Table(title=f"{len(rows):,} points, {len(found.failed):,} failed", title_justify="left")
     for name in varied or list(rows[0].point):
-        table.add_column(name)
-    for name in shown or ["error"]:
-        table.add_column(name, justify="right")
+        table.add_column(name, overflow="fold")
+    for name in shown:
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         point = [_cell(row.point, name) for name in varied or list(rows[0].point)]
-        table.add_row(*point, *([_cell(row.values, name) for name in shown] if row.values else [str(row.error)]))
-    console.print(table)
+        table.add_row(*point, *(_cell(row.values or {}, name) for name in shown))
+    console.print(table, markup=False)
+    for row in found.failed:
+        console.print(f"failed: {json.dumps(row.point)}: {row.error}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _cell(values: Mapping[str, Any], name: str) -> str:
-    value = values.get(name)
+    value = values.get(name, "")
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
