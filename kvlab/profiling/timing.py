@@ -5,6 +5,7 @@ kvlab's own; the stopwatch is the standard library's `timeit`.
 Notes:
 * The least of several repeats is the figure to compare: what a shared machine adds is never negative. The others are
   kept and shown, since a difference smaller than their spread says nothing.
+* Many short repeats rather than few long ones: on a busy machine only a short one ends before it is interrupted.
 * Subjects take turns, repeat by repeat, so that a slow moment of the machine falls on all of them.
 * Calls of milliseconds on a busy machine may never meet a quiet moment, and then the least of one is not comparable
   with the least of the other. A ratio turn by turn (`turn_ratio`) holds: measured with 12 jobs on 2 cores, five times,
@@ -122,9 +123,9 @@ def ns_per_operation(
     subjects: Mapping[str, Mapping[str, object]],
     *,
     what: str = "",
-    repeats: int = 25,
+    repeats: int = 100,
     copies: int = 20,
-    target_s: float = 0.001,
+    target_s: float = 0.0002,
 ) -> TimingTable:
     """Time `statement` for each subject, a name and the variables it brings: `{"slots": {"block": record}}`.
 
