@@ -54,6 +54,11 @@ def test_the_cpu_manager_evicts_what_it_does_with_vllms_own_policy(name: str, vl
     assert run.finished > 10
 
 
+def test_the_random_calls_tell_two_orders_apart() -> None:
+    with pytest.raises(AssertionError, match="prepare_store"):
+        Run([cpu_manager(8, "evictable_list_lru"), cpu_manager(8, "logical_recency_lru")], seed=0).go(STEPS)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("name", "vllm_name"), SAME_VICTIMS.items())
 def test_the_tiering_manager_evicts_what_it_does_with_vllms_own_policy(name: str, vllm_name: str, seed: int) -> None:

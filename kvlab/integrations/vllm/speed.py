@@ -194,7 +194,8 @@ def main() -> None:
     if arguments.json:
         record = {
             "about": "blocks/s of whole managers, vLLM's and kvlab's, in one run of `make vllm-check`: medians and "
-            "quartiles over the rounds; ratio: median of the rounds' ratios to vLLM's own. Seconds are processor time. kvlab's managers run with count=False.",
+            "quartiles over the rounds; ratio: median of the rounds' ratios to vLLM's own. "
+            "Seconds are processor time. kvlab's managers run with count=False.",
             "created": utc_now(),
             "vllm": version,
             "environment": collect_environment(),
