@@ -13,7 +13,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvlab.base import ManagerStats
@@ -207,10 +207,12 @@ def run_arm(
 
         gc.collect()
         gc.freeze()
-        started = perf_counter()
+        started, had = perf_counter(), process_time()
         try:
             engine.start()
             complete = engine.run(spec.workload.max_seconds, should_stop, after_step)
         finally:
             gc.unfreeze()
-        return recorder.result(spec, perf_counter() - started, partial=not complete, moved=moved())
+        wall_s = perf_counter() - started
+        processor_s = process_time() - had if spec.wall is None else None
+        return recorder.result(spec, wall_s, partial=not complete, moved=moved(), processor_s=processor_s)

@@ -46,6 +46,8 @@ DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
 SaveReport = Callable[[Result, Path], Path]
 DEFAULT_SCALE = "laptop"
+# Below this an arm was disturbed; alone on a core it has 0.99 and more.
+QUIET_SHARE = 0.9
 RECORDED_PAPER = "reproduce-paper.json"
 
 
@@ -91,6 +93,9 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
         experiment, plan = wall.on_wall_clock(experiment, device, minutes=args.minutes, root_dir=root_dir)
         for line in plan.lines(experiment.arms):
             status.print(line, highlight=False)
+    folder = Path(getattr(args, "out", None) or default_output_dir())
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--out {folder} is a file; give a folder for the Result and its report", key="out")
     kind, arms = _kind_and_arms(args, experiment)
     outcome = run_with_progress(arms, status)
     if not outcome.arms:
@@ -99,7 +104,6 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
         status.print("nothing was measured, so nothing was saved")
         return 130 if outcome.interrupted else 1
     result = make_result(kind, experiment, outcome, plan)
-    folder = Path(getattr(args, "out", None) or default_output_dir())
     clock = "" if device is None else f"wall-{device.kind}-"
     path = save_result(result, folder / f"{kind}-{clock}{config.scale}-{result.created.replace(':', '')}.json")
     report = save_report(result, path.with_suffix(".html")) if save_report else None
@@ -186,6 +190,7 @@ def make_result(kind: str, experiment: Experiment, outcome: Outcome, plan: wall.
         *experiment.notes(),
         *(f"arm {name} gave no result: {message.splitlines()[0]}" for name, message in outcome.errors.items()),
     ]
+    notes += contention_notes(experiment.config, outcome.arms)
     if outcome.interrupted:
         notes.append("Interrupted: the arms end where they were.")
     published = None
@@ -203,6 +208,19 @@ def make_result(kind: str, experiment: Experiment, outcome: Outcome, plan: wall.
         published=published,
         notes=notes,
     )
+
+
+def contention_notes(config: ExperimentConfig, arms: Sequence[ArmResult]) -> list[str]:
+    """A line for each arm that had no processor for a good part of a run on the measured clock."""
+    if config.scheduler_clock != "measured":
+        return []
+    shares = [(arm.name, arm.processor_s / arm.wall_s) for arm in arms if arm.processor_s is not None and arm.wall_s]
+    return [
+        f"{name} had a processor for {share:.0%} of its time only; other programs had it for the rest, which counts as "
+        "scheduler seconds here. Repeat on a quiet machine, or with --scheduler-clock counted."
+        for name, share in shares
+        if share < QUIET_SHARE
+    ]
 
 
 def recorded_result(result: Result) -> Result | None:

@@ -77,7 +77,13 @@ class Recorder:
         }
 
     def result(
-        self, spec: ArmSpec, wall_s: float, *, partial: bool, moved: Mapping[str, int] | None = None
+        self,
+        spec: ArmSpec,
+        wall_s: float,
+        *,
+        partial: bool,
+        moved: Mapping[str, int] | None = None,
+        processor_s: float | None = None,
     ) -> ArmResult:
         """`moved`: counts of real copies, to stand beside the others."""
         engine = self._engine
@@ -91,6 +97,7 @@ class Recorder:
             block_status=spec.block_status,
             duration_s=self._last_s,
             wall_s=wall_s,
+            processor_s=processor_s,
             steps=stats.steps,
             tokens={
                 "input": stats.input_tokens,

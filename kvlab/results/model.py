@@ -75,6 +75,7 @@ class ArmResult:
     "completed_input", may stand beside). `counts`: the manager's statistics and the engine's. `seconds` and
     `step_seconds`: virtual seconds by kind (`CALL_KINDS`, `STEP_KINDS`). `inspected_per_evict[n]`: evict calls that
     looked at n blocks. `series`: equal-length lists (`SERIES`, and others), or empty. `marks`: seconds, None = never.
+    `processor_s`: of `wall_s`, the seconds in which this arm had a processor (None: not measured).
     `settings`: what this arm varies beside policy, guard and block_status, as {"disk_write_bytes_per_s": 3e9}.
     Raises ResultError naming the field.
     """
@@ -97,6 +98,7 @@ class ArmResult:
     marks: dict[str, float | None] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     partial: bool = False
+    processor_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("name", "policy", "block_status"):
@@ -105,6 +107,8 @@ class ArmResult:
             check_bool(name, getattr(self, name))
         for name in ("duration_s", "wall_s"):
             check_number(name, getattr(self, name), minimum=0)
+        if self.processor_s is not None:
+            check_number("processor_s", self.processor_s, minimum=0)
         for name in ("steps", "completed_requests", "started_requests"):
             check_integer(name, getattr(self, name))
         self.tokens = check_counts("tokens", self.tokens, required=("input", "output"))

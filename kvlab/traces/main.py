@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvlab.traces.describe import TraceSummary, describe
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
+    if args.to and Path(args.to).resolve() == Path(args.trace).resolve():
+        raise ValueError(f"--to {args.to} is the trace itself; give another file")
     trace = load(
         args.trace,
         format=args.format,

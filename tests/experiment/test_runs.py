@@ -13,6 +13,8 @@ from kvlab.engine import NoProgressError
 from kvlab.experiment import parallel
 from kvlab.experiment.arm import ArmSpec, build_engine, run_arm
 from kvlab.experiment.calibrate import MAX_RUNS, calibrate
+from kvlab.experiment.config import ExperimentConfig
+from kvlab.experiment.main import contention_notes
 from kvlab.experiment.parallel import ArmProgress, run_arms
 from kvlab.experiment.recorder import EXTRA_SERIES, Recorder
 from kvlab.results import SERIES, ArmResult
@@ -191,3 +193,20 @@ def test_calibration_of_a_real_small_arm() -> None:
     found = calibrate(small(), target, run_arm, 500, 50_000, tolerance=0.02)
     assert found.trials[-1].total_tok_s == pytest.approx(target, rel=0.02)
     assert found.gpu_rate == pytest.approx(5000, rel=0.5)
+
+
+# --- who had the processor ---
+
+
+@pytest.mark.parametrize(("clock", "processor_s", "said"), [("measured", 5.0, True), ("measured", 9.9, False)])
+def test_an_arm_that_had_no_processor_is_named(clock: str, processor_s: float, said: bool) -> None:
+    config = ExperimentConfig(scale="tiny", scheduler_clock=clock)  # type: ignore[arg-type]
+    arm = replace(run_arm(small()), wall_s=10.0, processor_s=processor_s)
+    notes = contention_notes(config, [arm])
+    assert bool(notes) is said
+    assert all("50%" in note and "--scheduler-clock counted" in note for note in notes)
+
+
+def test_the_counted_clock_does_not_care_who_had_the_processor() -> None:
+    arm = replace(run_arm(small()), wall_s=10.0, processor_s=1.0)
+    assert contention_notes(ExperimentConfig(scale="tiny", scheduler_clock="counted"), [arm]) == []
