@@ -193,7 +193,8 @@ def main() -> None:
     print(table(rows))
     if arguments.json:
         record = {
-            "about": "blocks/s of whole managers, vLLM's and kvlab's, in one run of `python -m kvlab.integrations.vllm.speed`: medians and "
+            "about": "blocks/s of whole managers, vLLM's and kvlab's, in one run of "
+            "`python -m kvlab.integrations.vllm.speed`: medians and "
             "quartiles over the rounds; ratio: median of the rounds' ratios to vLLM's own. "
             "Seconds are processor time. kvlab's managers run with count=False.",
             "created": utc_now(),
