@@ -310,7 +310,14 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
     seeds = [str(seed) for seed in range(200)]
     options = ["--seconds", "0.2", "--workers", "2", "--out", str(out), "--seeds"]
     command = [sys.executable, "-m", "kvlab", "sweep", *options]
-    running = subprocess.Popen([*command, *seeds], start_new_session=True, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [*command, *seeds],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background jobs, and what they start, ignore Ctrl-C: the test must not depend on where it runs.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     give_up_at = monotonic() + 60
     while not (out.exists() and out.read_text(encoding="utf-8").count("\n") >= 2) and monotonic() < give_up_at:
         sleep(0.05)
