@@ -19,8 +19,9 @@ from kvlab.exercises.traffic import (
     to_numbers,
     unpin,
 )
-from kvlab.exercises.work import Reads, counting_status, line_budget
+from kvlab.exercises.work import line_budget
 from kvlab.manager import CPUOffloadingManager
+from kvlab.profiling.reads import Reads, counting_status
 
 SMALL, LARGE = 1_000, 16_000
 

@@ -1,8 +1,7 @@
-"""Counted work instead of seconds: reads of `ref_cnt`, lines of the learner's code, growth with the size of the cache.
+"""Counted work instead of seconds: lines of the learner's code, growth with the size of the cache.
 
 Notes:
-* A loop in C (`sorted`, `sum`, `list(huge)`) is one line: count reads of `ref_cnt` as well, as `CountingBlockStatus`
-  does.
+* A loop in C (`sorted`, `sum`, `list(huge)`) is one line: count reads of `ref_cnt` as well (`kvlab.profiling.reads`).
 * A line budget ends a `while True` in the learner's code with a message. `while True: pass` on one line is one line
   event for ever, so instructions are counted as well. It cannot end a loop inside one C call, nor one that a bare
   `except:` keeps alive; the kernel's interrupt button can.
@@ -47,41 +46,6 @@ class LineCount:
 
     lines = 0
     instructions = 0
-
-
-class Reads:
-    """`count`: how often `ref_cnt` was read from the records that share this counter."""
-
-    count = 0
-
-
-class CountingBlockStatus:
-    """A block's record that counts each read of its `ref_cnt` in `reads`."""
-
-    __slots__ = ("_reads", "_ref_cnt", "block_id")
-
-    def __init__(self, block_id: int, reads: Reads) -> None:
-        self._ref_cnt = -1
-        self.block_id = block_id
-        self._reads = reads
-
-    @property
-    def ref_cnt(self) -> int:
-        self._reads.count += 1
-        return self._ref_cnt
-
-    @ref_cnt.setter
-    def ref_cnt(self, value: int) -> None:
-        self._ref_cnt = value
-
-    @property
-    def is_ready(self) -> bool:
-        return self.ref_cnt >= 0
-
-
-def counting_status(reads: Reads) -> Callable[[int], CountingBlockStatus]:
-    """For `CPUOffloadingManager(block_status=...)`: makes records that count into `reads`."""
-    return lambda block_id: CountingBlockStatus(block_id, reads)
 
 
 @lru_cache(maxsize=1024)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus
 from kvlab.manager import CPUOffloadingManager
 from kvlab.policies import CachePolicy
+from kvlab.profiling.reads import Reads, counting_status
 from kvlab.profiling.states import full_cache, numbered_keys, storing
 
 _CONTEXT = ReqContext("measurement")
@@ -52,8 +52,8 @@ def eviction_work(
 
 
 def _measure(policy: str | type[CachePolicy], num_blocks: int, pinned: int, stores: int) -> EvictionWork:
-    reads = _Reads()
-    manager = full_cache(num_blocks, policy, pinned=pinned, block_status=partial(_CountingRecord, reads))
+    reads = Reads()
+    manager = full_cache(num_blocks, policy, pinned=pinned, block_status=counting_status(reads))
     changes = count_upkeep(manager)
     store_one = storing(manager)
     evict = manager.cache_policy.evict
@@ -71,34 +71,6 @@ def _measure(policy: str | type[CachePolicy], num_blocks: int, pinned: int, stor
     inspected = max(counted_by_policy, read_by_evict, stores)
     name = policy if isinstance(policy, str) else policy.__name__
     return EvictionWork(name, num_blocks, pinned, inspected / stores, changes() / stores)
-
-
-class _Reads:
-    count = 0
-
-
-class _CountingRecord:
-    """A record that counts the reads of its `ref_cnt`: a policy of one's own need not count what it looks at."""
-
-    __slots__ = ("_reads", "_ref_cnt", "block_id")
-
-    def __init__(self, reads: _Reads, block_id: int) -> None:
-        self._reads = reads
-        self._ref_cnt = -1
-        self.block_id = block_id
-
-    @property
-    def ref_cnt(self) -> int:
-        self._reads.count += 1
-        return self._ref_cnt
-
-    @ref_cnt.setter
-    def ref_cnt(self, value: int) -> None:
-        self._ref_cnt = value
-
-    @property
-    def is_ready(self) -> bool:
-        return self.ref_cnt >= 0
 
 
 def count_upkeep(manager: CPUOffloadingManager) -> Callable[[], int]:

@@ -10,7 +10,8 @@ import pytest
 
 from kvlab.exercises import check, get_exercise, hint, registry, solution, use
 from kvlab.exercises.report import Failed, Picture, Report, Score, expect
-from kvlab.exercises.work import OutOfBudget, Reads, counting_status, growth, is_learners, line_budget
+from kvlab.exercises.work import OutOfBudget, growth, is_learners, line_budget
+from kvlab.profiling.reads import Reads, counting_status
 from tests.exercises.cells import run_cell
 
 
