@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvlab.analysis.capacity import CapacityCurve, capacity_curve
 from kvlab.analysis.policies import REPLAY_POLICIES
 from kvlab.analysis.replay import ReplayResult, block_ids, compare
-from kvlab.traces import load
+from kvlab.traces.main import trace_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,14 +19,7 @@ DEFAULT_CAPACITIES = (1_000, 5_000, 10_000)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    trace = load(
-        args.trace,
-        format=args.format,
-        on_error="skip" if args.skip_bad else "raise",
-        partial_blocks="drop" if args.full_blocks else "keep",
-        block_tokens=args.block_tokens,
-        progress=args.progress,
-    )
+    trace = trace_of(args)
     policies = args.policies or list(REPLAY_POLICIES)
     requests = [tuple(ids) for ids in block_ids(trace)]
     results = compare(requests, policies, args.capacities or DEFAULT_CAPACITIES, args.order)

@@ -41,6 +41,7 @@ from kvlab.results import (
     utc_now,
     write_atomic,
 )
+from kvlab.results.environment import usable_cores
 
 DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
@@ -167,14 +168,10 @@ def run_with_progress(arms: Sequence[ArmSpec], console: Console) -> Outcome:
             rate = done.tokens / done.seconds if done.seconds else 0.0
             progress.update(task, completed=done.seconds, rate=f"{rate:,.0f} tok/s so far")
 
-        outcome = run_arms(arms, 1 if arms[0].wall else cores(), on_progress)
+        outcome = run_arms(arms, 1 if arms[0].wall else usable_cores(), on_progress)
         for arm in outcome.arms:
             progress.update(tasks[arm.name], completed=None if arm.partial else progress.tasks[0].total)
         return outcome
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def make_result(kind: str, experiment: Experiment, outcome: Outcome, plan: wall.WallPlan | None = None) -> Result:

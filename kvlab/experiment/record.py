@@ -18,10 +18,11 @@ from pathlib import Path
 
 from kvlab.experiment.arm import ArmSpec
 from kvlab.experiment.config import Experiment, ExperimentConfig, resolve, with_disk
-from kvlab.experiment.main import cores, make_result
+from kvlab.experiment.main import make_result
 from kvlab.experiment.parallel import run_arms
 from kvlab.paths import recorded_dir
 from kvlab.results import save_result
+from kvlab.results.environment import usable_cores
 
 SHORT_S = 12.0
 CTYPES_FACTOR = 1.4
@@ -78,7 +79,7 @@ def record(name: str, folder: Path) -> Path:
     experiment, arms = arms_of(name)
     if name != "reproduce":
         arms = [replace(arm, samples=60) for arm in arms]
-    outcome = run_arms(arms, cores())
+    outcome = run_arms(arms, usable_cores())
     if outcome.errors:
         raise RuntimeError(f"{name}: {outcome.errors}")
     result = make_result(KINDS[name], experiment, outcome)

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from kvlab.traces.describe import TraceSummary, describe
 from kvlab.traces.export import export
 from kvlab.traces.formats import FORMATS
-from kvlab.traces.trace import load
+from kvlab.traces.trace import Trace, load
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def main(args: argparse.Namespace, console: Console) -> int:
-    if args.to and Path(args.to).resolve() == Path(args.trace).resolve():
-        raise ValueError(f"--to {args.to} is the trace itself; give another file")
-    trace = load(
+def trace_of(args: argparse.Namespace) -> Trace:
+    """The trace that the arguments `kvlab trace` and `kvlab replay` have in common ask for."""
+    return load(
         args.trace,
         format=args.format,
         on_error="skip" if args.skip_bad else "raise",
@@ -27,6 +26,12 @@ def main(args: argparse.Namespace, console: Console) -> int:
         block_tokens=args.block_tokens,
         progress=args.progress,
     )
+
+
+def main(args: argparse.Namespace, console: Console) -> int:
+    if args.to and Path(args.to).resolve() == Path(args.trace).resolve():
+        raise ValueError(f"--to {args.to} is the trace itself; give another file")
+    trace = trace_of(args)
     summary = describe(trace)
     if args.json:
         print(json.dumps(summary.to_dict(), indent=2))
