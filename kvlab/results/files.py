@@ -106,6 +106,9 @@ def _result(data: Any) -> Result:
 
 
 def _arm(data: Any, where: str) -> ArmResult:
+    if isinstance(data, dict):
+        # Results recorded before it was measured do not have it.
+        data.setdefault("processor_s", None)
     _exact_fields(data, ArmResult, f"{where}.")
     histogram = data["inspected_per_evict"]
     if isinstance(histogram, dict):

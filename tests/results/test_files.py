@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.paths import recorded_dir
 from kvlab.results import ArmResult, ResultError, load_result, result_from_json, result_to_json, save_result
 from tests.results.synthetic import (
     SERIES,
@@ -140,3 +141,15 @@ def test_a_result_file_is_as_readable_as_other_files(tmp_path: Path) -> None:
     plain.write_text("")
     path = save_result(synthetic_result(), tmp_path / "result.json")
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+RECORDED = [path for path in sorted(recorded_dir().glob("*.json")) if "schema_version" in json.loads(path.read_bytes())]
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_every_recorded_result_is_still_read(path: Path) -> None:
+    assert load_result(path).arms
+
+
+def test_there_are_recorded_results() -> None:
+    assert len(RECORDED) >= 5
