@@ -91,7 +91,7 @@ def test_rows_are_private_memory_where_shared_memory_is_too_small(
 ) -> None:
     monkeypatch.setattr("kvlab.experiment.wall_arm.available_bytes", lambda directory: 1000)
     experiment, _ = on_wall_clock(tiny, CPU, minutes=10, root_dir=tmp_path, block_bytes=4096)
-    result = run_steps(experiment, 20, num_cpu_blocks=200)
+    result = run_steps(experiment, 60, num_cpu_blocks=200)
     assert result.counts["gpu_to_cpu_bytes"] > 0
     assert "has no room for the CPU tier: its rows are private memory" in caplog.text
     rows = PrivateRows(3, 4096)
