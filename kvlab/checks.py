@@ -1,6 +1,7 @@
 """One clear message for wrong input: what was given, what is allowed, and the nearest name that exists."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 
 
@@ -38,3 +39,11 @@ def checked_int(name: str, value: object, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an int >= {at_least}, got {value!r}")
     return value
+
+
+def require(*modules: str, extra: str) -> None:
+    """ModuleNotFoundError that names the first of these modules that is not installed, and kvlab's extra that brings
+    it."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"{module} is not installed: pip install 'kvlab[{extra}]'", name=module)

@@ -23,7 +23,7 @@ from kvlab.analysis.capacity import CapacityCurve, capacity_curve
 from kvlab.analysis.kv_cost import KVCost, kv_cost
 from kvlab.analysis.sizing import Figures, Sizing, Tier
 from kvlab.analysis.walk import Walk, walk
-from kvlab.checks import checked_int
+from kvlab.checks import checked_int, require
 from kvlab.config import KVLayout
 from kvlab.traces import Trace, TraceRequest, load
 
@@ -62,12 +62,14 @@ class Advice:
 
     def to_frame(self) -> pd.DataFrame:
         """A row a line: topic, name, value, unit, text, reason, assumed. Needs pandas."""
+        require("pandas", extra="lab")
         import pandas as pd
 
         return pd.DataFrame([line.to_dict() for line in self.lines])
 
     def tiers_to_frame(self) -> pd.DataFrame:
         """A row a tier: tier, blocks, bytes, hit_blocks, hit_tokens, saved_s, load_s. Needs pandas."""
+        require("pandas", extra="lab")
         import pandas as pd
 
         return pd.DataFrame([tier.to_dict() for tier in self.sizing.tiers])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvlab.analysis.replay import block_ids
-from kvlab.checks import checked_int
+from kvlab.checks import checked_int, require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +66,7 @@ class CapacityCurve:
 
     def to_frame(self, capacities: Iterable[int] | None = None) -> pd.DataFrame:
         """capacity, hits, hit_ratio: a row for each of `capacities`, by default for every one from 0 to `enough`."""
+        require("pandas", extra="lab")
         import numpy as np
         import pandas as pd
 
@@ -77,6 +78,7 @@ class CapacityCurve:
 def capacity_curve(trace: Any, order: str = "flat") -> CapacityCurve:
     """LRU hits of `trace` (as for `replay`) at all capacities; order `flat` or `prefix`. Memory: some 100 bytes a
     reference. Needs numpy. Raises ValueError for another order, or a trace without block ids."""
+    require("numpy", extra="lab")
     import numpy as np
 
     if order not in ("flat", "prefix"):

@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvlab.analysis.policies import ReplayPolicy, make_replay_policy
-from kvlab.checks import unknown_name
+from kvlab.checks import require, unknown_name
 from kvlab.policies import CachePolicy
 from kvlab.traces import Trace, TraceRequest, load
 
@@ -138,6 +138,7 @@ def compare(
 
 def to_frame(results: Iterable[ReplayResult]) -> pd.DataFrame:
     """One row a result: policy, order, capacity, requests, references, hits, hit_ratio, overshoot. Needs pandas."""
+    require("pandas", extra="lab")
     import pandas as pd
 
     columns = ["policy", "order", "capacity", "requests", "references", "hits", "hit_ratio", "overshoot"]

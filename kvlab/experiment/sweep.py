@@ -25,7 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvlab.checks import checked_int
+from kvlab.checks import checked_int, require
 from kvlab.experiment.sweep_file import SweepFile, SweepRow, key_of, plain_json
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Sweep:
 
     def to_frame(self) -> pd.DataFrame:
         """A row a point: the point's keys, the values' keys, error. Needs pandas."""
+        require("pandas", extra="lab")
         import pandas as pd
 
         return pd.DataFrame([{**row.point, **(row.values or {}), "error": row.error} for row in self.rows])

@@ -3,6 +3,10 @@
 The rest of kvlab works without this package; nothing imports it. `make notebooks` runs `kvlab.lab.build`.
 """
 
+from kvlab.checks import require
+
+require("IPython", "ipywidgets", "plotly", extra="lab")
+
 from kvlab.lab.explore import explore, slider
 from kvlab.lab.prediction import Prediction, predict
 from kvlab.lab.progress import progress

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kvlab.checks import require
 from kvlab.lab.files import PLOTLY, WIDGET, Notebook, code_cells, outputs, source
 
 TIMEOUT_S = 60
@@ -26,6 +27,7 @@ class NotebookFailed(RuntimeError):
 
 def execute(notebook: Notebook, folder: Path, timeout_s: int = TIMEOUT_S) -> Notebook:
     """A copy of it, run from top to bottom in `folder`. Raises NotebookFailed for the first cell that fails."""
+    require("nbclient", "nbformat", extra="dev")
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvlab.checks import require
+
+require("plotly", extra="report")
+
 import plotly.graph_objects as go
 
 from kvlab.plots.diagrams import course_map, state_diagram

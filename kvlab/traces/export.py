@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from kvlab.checks import require
 from kvlab.traces.request import TraceRequest
 from kvlab.traces.trace import Trace, requests_of
 
@@ -84,6 +85,7 @@ def _compressed(raw: IO[bytes], suffix: str) -> Iterator[IO[bytes]]:
         with gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
             yield file  # type: ignore[misc]
     elif suffix == ".zst":
+        require("zstandard", extra="lab")
         import zstandard
 
         with zstandard.ZstdCompressor().stream_writer(raw, closefd=False) as file:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kvlab.checks import require
 from kvlab.traces.files import Progress
 
 
@@ -26,6 +27,7 @@ class Bar:
         if progress is not True:
             yield progress or None
             return
+        require("tqdm", extra="lab")
         from tqdm import tqdm
 
         with tqdm(desc=name, unit="B", unit_scale=True) as bar:

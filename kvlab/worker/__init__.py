@@ -1,5 +1,9 @@
 """The copies between GPU blocks and CPU rows, with real bytes: handlers, streams, content stamps. Imports torch."""
 
+from kvlab.checks import require
+
+require("torch", extra="lab")
+
 from kvlab.worker.base import CPU_TO_GPU, GPU_TO_CPU, OffloadingHandler, OffloadingWorker, TransferSpec
 from kvlab.worker.copies import IndexCopies, SliceCopies, StagedCopies
 from kvlab.worker.handler import CopyHandler, JobCancelled
