@@ -52,7 +52,7 @@ class TraceSummary:
                 "prefix-chained, so hits overstate what a prefix cache reuses"
             )
         if self.wrong_lengths:
-            found.append(f"{self.wrong_lengths:,} requests have more or fewer ids than their tokens fill blocks")
+            found.append(f"{self.wrong_lengths:,} requests have fewer ids than their tokens fill blocks")
         if self.skipped:
             found.append(f"{self.skipped:,} records were left out; the first: {self.errors[0]}")
         return found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
 from math import isfinite
 from typing import Any
 
 Record = dict[str, Any]
+
+_HEX = re.compile(r"0[xX][0-9a-fA-F]+")
 
 
 class BadRecord(ValueError):
@@ -19,6 +22,8 @@ def parse(line: bytes) -> Record:
         record = json.loads(line)
     except UnicodeDecodeError:
         raise BadRecord("is not UTF-8 text") from None
+    except RecursionError:
+        raise BadRecord("is nested too deeply") from None
     except ValueError as error:
         raise BadRecord(f"is not JSON ({error})") from None
     if not isinstance(record, dict):
@@ -78,17 +83,33 @@ def ids(record: Record, name: str) -> list[int]:
     return values
 
 
+def id_kind(values: list[Any]) -> str | None:
+    """Whether a list that `ids` took holds text or ints; None for an empty one."""
+    return None if not values else "text" if isinstance(values[0], str) else "ints"
+
+
+def sizes(record: Record, name: str, at_most: int) -> list[int]:
+    """A list of ints >= 1 that add up to `at_most` or less."""
+    values = field(record, name)
+    if not isinstance(values, list) or not all(type(value) is int and value > 0 for value in values):
+        raise BadRecord(f"{name} must be a list of ints >= 1, not {_shown(values)}")
+    if sum(values) > at_most:
+        raise BadRecord(f"{name} adds up to {sum(values):,} tokens, more than the {at_most:,} of the request")
+    return values
+
+
 def chained(parent: int, content: bytes) -> int:
     """The id of a block that holds `content` and follows the block `parent`: a 64-bit hash."""
     return int.from_bytes(blake2b(parent.to_bytes(8, "big") + content, digest_size=8).digest(), "big")
 
 
 def _id_of(value: str) -> int:
+    if not value:
+        raise BadRecord("an id must not be empty text")
     if value[:2] in ("0x", "0X"):
-        try:
-            return int(value, 16)
-        except ValueError:
-            raise BadRecord(f"{value!r} is no hexadecimal number") from None
+        if not _HEX.fullmatch(value):
+            raise BadRecord(f"{value!r} is no hexadecimal number")
+        return int(value, 16)
     return int.from_bytes(blake2b(value.encode(), digest_size=8).digest(), "big")
 
 

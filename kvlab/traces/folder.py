@@ -81,9 +81,10 @@ def _merged(files: list[Path], reader: TraceFormat, on_bad: OnBad, progress: Pro
 
 def _one(file: Path, reader: TraceFormat, zero: float, on_bad: OnBad, stack: ExitStack) -> Iterator[TraceRequest]:
     own = type(reader)(reader.block_tokens)
-    own.started = zero
+    own.started, own.id_kind = zero, reader.id_kind
     with open_source(file) as source:
         yield from own.read(source, on_bad)
+    reader.id_kind = reader.id_kind or own.id_kind
     reader.block_tokens = reader.block_tokens or own.block_tokens
 
 

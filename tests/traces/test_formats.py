@@ -78,7 +78,7 @@ def test_the_block_size_is_found_from_the_lengths(
     records = [{**MOONCAKE, "input_length": tokens, "hash_ids": list(range(n))} for tokens, n in lengths]
     path = write(tmp_path / "a.jsonl", *records)
     assert load(path).block_tokens == expected
-    assert load(path, block_tokens=32).block_tokens == 32
+    assert load(path, block_tokens=8).block_tokens == 8
 
 
 def test_blocks_of_different_sizes_have_no_common_one(tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_azure_has_no_ids_and_seven_decimals(tmp_path: Path) -> None:
 def test_kvcache_simulator_needs_three_fields_only(tmp_path: Path) -> None:
     record = {"block_size": 64, "hash_ids": [2001, 2002], "input_length": 128}
     named = {**record, "hash_ids": ["ab", "cd"], "timestamp": 4, "output_length": 3}
-    trace = load(write(tmp_path / "k.jsonl", record, named, named))
-    first, second, third = trace
-    assert (trace.block_tokens, first) == (64, TraceRequest(0.0, 128, 0, [2001, 2002]))
+    trace = load(write(tmp_path / "k.jsonl", record))
+    assert (trace.block_tokens, *trace) == (64, TraceRequest(0.0, 128, 0, [2001, 2002]))
+    second, third = load(write(tmp_path / "k.jsonl", named, named))
     assert (second.timestamp_s, second.output_tokens) == (4.0, 3)
     assert second.hash_ids == third.hash_ids
     with pytest.raises(TraceError, match=r"k.jsonl:2: block_size is 32, before it was 64"):

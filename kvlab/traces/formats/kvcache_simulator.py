@@ -7,7 +7,7 @@ Notes:
 
 from __future__ import annotations
 
-from kvlab.traces.fields import BadRecord, Record, count, ids, number, text
+from kvlab.traces.fields import BadRecord, Record, count, number, sizes, text
 from kvlab.traces.formats.base import LineFormat
 from kvlab.traces.request import TraceRequest
 
@@ -24,13 +24,13 @@ class KVCacheSimulator(LineFormat):
         self.block_tokens = self.block_tokens or size
         if size != self.block_tokens:
             raise BadRecord(f"block_size is {size}, before it was {self.block_tokens}: one size a trace")
-        blocks = ids(record, "hash_ids")
-        tokens = ids(record, "block_tokens") if record.get("block_tokens") is not None else None
+        blocks, length = self.ids(record, "hash_ids"), count(record, "input_length")
+        tokens = sizes(record, "block_tokens", length) if record.get("block_tokens") is not None else None
         if tokens is not None and len(tokens) != len(blocks):
             raise BadRecord(f"block_tokens has {len(tokens)} numbers for {len(blocks)} hash_ids")
         return TraceRequest(
             number(record, "timestamp", default=0.0),
-            count(record, "input_length"),
+            length,
             count(record, "output_length", default=0),
             blocks,
             text(record, "session_id"),

@@ -7,7 +7,7 @@ Notes:
 
 from __future__ import annotations
 
-from kvlab.traces.fields import BadRecord, Record, count, ids, number
+from kvlab.traces.fields import BadRecord, Record, count, number
 from kvlab.traces.formats.base import LineFormat
 from kvlab.traces.request import TraceRequest
 
@@ -24,5 +24,5 @@ class LMCacheLookup(LineFormat):
         self.block_tokens = self.block_tokens or size
         if size != self.block_tokens:
             raise BadRecord(f"chunk_size is {size}, before it was {self.block_tokens}: one size a trace")
-        tokens, chunks = count(record, "seq_len"), ids(record, "chunk_hashes")
+        tokens, chunks = count(record, "seq_len"), self.ids(record, "chunk_hashes")
         return TraceRequest(self.since_start(now), tokens, 0, chunks)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvlab.traces.fields import BadRecord, Record, count, ids, number, text
+from kvlab.traces.fields import BadRecord, Record, count, number, sizes, text
 from kvlab.traces.formats.base import LineFormat
 from kvlab.traces.request import TraceRequest
 
@@ -29,15 +29,15 @@ class Mooncake(LineFormat):
         return super().matches(first) and b'"sys_prompt"' not in first
 
     def request(self, record: Record) -> TraceRequest:
-        blocks = ids(record, "hash_ids")
+        blocks, length = self.ids(record, "hash_ids"), count(record, "input_length")
         tokens = record.get("block_tokens")
         if tokens is not None:
-            tokens = ids(record, "block_tokens")
+            tokens = sizes(record, "block_tokens", length)
             if len(tokens) != len(blocks):
                 raise BadRecord(f"block_tokens has {len(tokens)} numbers for {len(blocks)} hash_ids")
         return TraceRequest(
             number(record, "timestamp") / 1000,
-            count(record, "input_length"),
+            length,
             count(record, "output_length"),
             blocks,
             text(record, "session_id"),

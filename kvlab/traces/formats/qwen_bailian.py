@@ -7,7 +7,7 @@ Notes:
 
 from __future__ import annotations
 
-from kvlab.traces.fields import BadRecord, Record, count, ids, number
+from kvlab.traces.fields import BadRecord, Record, count, number
 from kvlab.traces.formats.base import LineFormat
 from kvlab.traces.request import TraceRequest
 
@@ -30,7 +30,7 @@ class QwenBailian(LineFormat):
             number(record, "timestamp"),
             count(record, "input_length"),
             count(record, "output_length"),
-            ids(record, "hash_ids"),
+            self.ids(record, "hash_ids"),
             str(self._session_of.get(parent, chat)),
             count(record, "turn", default=1),
         )

@@ -8,7 +8,7 @@ Notes:
 
 from __future__ import annotations
 
-from kvlab.traces.fields import BadRecord, Record, chained, count, field, ids, number, text
+from kvlab.traces.fields import BadRecord, Record, chained, count, field, number, text
 from kvlab.traces.formats.base import LineFormat
 from kvlab.traces.request import TraceRequest
 
@@ -34,8 +34,8 @@ class RAGPulse(LineFormat):
             raise BadRecord(f"hash_ids holds {', '.join(sorted(unknown))}; known: {', '.join(PARTS)}")
         blocks, parent = [], 0
         for part in PARTS:
-            for piece in ids(parts, part) if part in parts else ():
-                parent = chained(parent, piece.to_bytes(16, "big"))
+            for piece in self.ids(parts, part) if part in parts else ():
+                parent = chained(parent, piece.to_bytes(max(16, -(-piece.bit_length() // 8)), "big"))
                 blocks.append(parent)
         return TraceRequest(
             number(record, "timestamp"),

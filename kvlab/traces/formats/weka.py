@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Iterator
 from itertools import count as counter
 
-from kvlab.traces.fields import BadRecord, Record, count, field, ids, number, parse, text
+from kvlab.traces.fields import BadRecord, Record, count, field, number, parse, text
 from kvlab.traces.files import Source
 from kvlab.traces.formats.base import OnBad, TraceFormat
 from kvlab.traces.request import TraceRequest
@@ -78,13 +78,15 @@ class Weka(TraceFormat):
         offset = self._sessions << _LOCAL_BITS if scope == "local" else 0
         name = text(session, "id") or str(self._sessions)
         return [
-            TraceRequest(
-                start + number(entry, "t"),
-                count(entry, "in"),
-                count(entry, "out"),
-                _moved(ids(entry, "hash_ids"), offset),
-                agent,
-                turn,
+            self.checked(
+                TraceRequest(
+                    start + number(entry, "t"),
+                    count(entry, "in"),
+                    count(entry, "out"),
+                    _moved(self.ids(entry, "hash_ids"), offset),
+                    agent,
+                    turn,
+                )
             )
             for turn, entry, agent in _flattened(session, name)
         ]
