@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 from kvlab.checks import require
-from kvlab.lab.files import PLOTLY, WIDGET, Notebook, code_cells, outputs, source
+from kvlab.lab.files import KERNEL, PLOTLY, WIDGET, Notebook, code_cells, outputs, source
 
 TIMEOUT_S = 60
+# Of a whole notebook: nbclient has once forgotten the time limit of a cell.
+LIMIT_S = 900.0
 LONG_TEXT = 2_000
 
 
@@ -25,22 +28,28 @@ class NotebookFailed(RuntimeError):
     """A cell raised; the message has the cell's first line and the error."""
 
 
-def execute(notebook: Notebook, folder: Path, timeout_s: int = TIMEOUT_S) -> Notebook:
-    """A copy of it, run from top to bottom in `folder`. Raises NotebookFailed for the first cell that fails."""
+def execute(notebook: Notebook, folder: Path, timeout_s: int | None = TIMEOUT_S, limit_s: float = LIMIT_S) -> Notebook:
+    """A copy of it, run from top to bottom in `folder`: `timeout_s` seconds a cell, `limit_s` seconds in all.
+
+    Raises NotebookFailed for the first cell that fails or takes too long, or if the kernel dies.
+    """
     require("nbclient", "nbformat", extra="dev")
     import nbformat
     from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     node = nbformat.reads(json.dumps(notebook), as_version=4)  # type: ignore[no-untyped-call]
     where = {"metadata": {"path": str(folder)}}
-    client = NotebookClient(node, timeout=timeout_s, kernel_name="python3", resources=where)
+    client = NotebookClient(node, timeout=timeout_s, kernel_name=KERNEL, resources=where)
     client.widget_registry = {}
     environment = {**os.environ, "PLOTLY_RENDERER": "plotly_mimetype", "PYTHONHASHSEED": "0"}
+    outer = _OuterLimit(client, limit_s)
     try:
         client.execute(env=environment)
-    except (CellExecutionError, CellTimeoutError) as error:
-        raise NotebookFailed(str(error)) from None
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise NotebookFailed(f"not done after {limit_s:g} seconds" if outer.reached else str(error)) from None
+    finally:
+        outer.cancel()
     done: Notebook = json.loads(nbformat.writes(node))  # type: ignore[no-untyped-call]
     for cell, output in outputs(done):
         if output["output_type"] == "error":
@@ -48,10 +57,27 @@ def execute(notebook: Notebook, folder: Path, timeout_s: int = TIMEOUT_S) -> Not
     return done
 
 
+class _OuterLimit(threading.Timer):
+    """Ends the kernel after `limit_s` seconds, whatever the client does with the limit of a cell."""
+
+    def __init__(self, client: Any, limit_s: float) -> None:
+        super().__init__(limit_s, self._end)
+        self.reached = False
+        self._client = client
+        self.daemon = True
+        self.start()
+
+    def _end(self) -> None:
+        self.reached = True
+        process = getattr(getattr(self._client.km, "provisioner", None), "process", None)
+        if process is not None:
+            process.kill()
+
+
 def clean(notebook: Notebook) -> None:
     """Drop what only this run knew: widget state and views, times of execution, the kernel's exact version."""
     notebook["metadata"] = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": KERNEL},
         "language_info": {"name": "python"},
     }
     notebook["nbformat"], notebook["nbformat_minor"] = 4, 5

@@ -22,6 +22,8 @@ PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 PNG = "image/png"
 MAX_BYTES = 500_000
+#: The name that every Jupyter knows; any other is a machine's own.
+KERNEL = "python3"
 _PATH = re.compile(r"(?<![\w.])(?:/(?:home|root|Users|work|tmp|private|var)/[\w.-]+|[A-Z]:\\\\Users\\\\\w+)")
 
 
@@ -108,6 +110,9 @@ def problems(notebook: Notebook, size: int) -> list[str]:
     counts = [cell.get("execution_count") for cell in code_cells(notebook)]
     if counts != list(range(1, len(counts) + 1)):
         found.append(f"cells are not executed 1..{len(counts)} but {counts}")
+    kernel = notebook["metadata"].get("kernelspec", {}).get("name")
+    if kernel != KERNEL:
+        found.append(f"its kernel is {kernel!r}, not {KERNEL!r}")
     if "widgets" in notebook["metadata"]:
         found.append("it holds widget state")
     if size > MAX_BYTES:
@@ -128,7 +133,8 @@ def problems(notebook: Notebook, size: int) -> list[str]:
 
 def _without_pictures(notebook: Notebook) -> list[Any]:
     """Base64 may spell anything."""
-    texts: list[Any] = [source(cell) for cell in notebook["cells"]]
+    texts: list[Any] = [notebook["metadata"]]
+    texts += [part for cell in notebook["cells"] for part in (source(cell), cell.get("metadata", {}))]
     for _, output in outputs(notebook):
         texts.append({**output, "data": {k: v for k, v in output.get("data", {}).items() if k != PNG}})
     return texts

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from html import escape
 from time import perf_counter
 
-from kvlab.checks import checked_int
+from kvlab.checks import checked_int, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class FunctionLines:
     def hits(self) -> int:
         return sum(line.hits for line in self.lines)
 
+    @property
+    def heading(self) -> str:
+        return self.name if self.hits else f"{self.name}: never called"
+
 
 @dataclass(frozen=True, slots=True)
 class LineProfile:
@@ -72,7 +76,7 @@ class LineProfile:
     def __repr__(self) -> str:
         rows = [self.title, self._summary()]
         for function in self.functions:
-            rows += ["", f"{function.name}", f"{'hits':>10}  {'µs':>10}  {'share':>6}  source"]
+            rows += ["", function.heading, f"{'hits':>10}  {'µs':>10}  {'share':>6}  source"]
             for line in function.lines:
                 hits, spent, share = _cells(line, function)
                 rows.append(f"{hits:>10}  {spent:>10}  {share:>6}  {line.source}")
@@ -94,16 +98,17 @@ def profile_lines(
 ) -> LineProfile:
     """Run `call` `calls` times with and `calls` times without the profiler, in turns; it must bear to be repeated.
 
-    `functions` are those whose lines are counted, Python functions or methods. ModuleNotFoundError, naming the extra
-    to install, without line_profiler; ValueError for no functions.
+    `functions` are those whose lines are counted: Python functions, methods or properties; of one that is wrapped
+    (`functools.wraps`) the lines of what it wraps. ModuleNotFoundError, naming the extra to install, without
+    line_profiler; ValueError for no functions, or for one that has no Python source.
     """
     if not functions:
         raise ValueError("profile_lines needs at least one function to watch")
     checked_int("calls", calls, at_least=1)
-    try:
-        from line_profiler import LineProfiler
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("line profiles need line_profiler: pip install 'kvlab[lab]'") from error
+    require("line_profiler", extra="lab")
+    from line_profiler import LineProfiler
+
+    functions = [_with_source(function) for function in functions]
     profiler = LineProfiler(*functions)
     plain, profiled = [], []
     call()  # warm
@@ -118,6 +123,21 @@ def profile_lines(
     counted = {(name, first): rows for (_, first, name), rows in stats.timings.items()}
     found = [_lines_of(function, counted, stats.unit) for function in functions]
     return LineProfile(title or found[0].name, tuple(found), calls, min(plain), min(profiled))
+
+
+def _with_source(function: object) -> Callable[..., object]:
+    """What the profiler can watch: it sees no line of a wrapper's, a property's or a built-in's inside."""
+    inner = function.fget if isinstance(function, property) else function
+    inner = inspect.unwrap(getattr(inner, "__func__", inner))  # type: ignore[arg-type]
+    if not inspect.isfunction(inner):
+        raise ValueError(f"profile_lines watches Python functions and methods, got {function!r}")
+    try:
+        inspect.getsourcelines(inner)
+    except OSError:
+        raise ValueError(
+            f"profile_lines cannot find the source of {function!r}: define it in a cell or a file"
+        ) from None
+    return inner
 
 
 def _lines_of(
@@ -141,7 +161,7 @@ def _lines_of(
 
 def _docstring_lines(function: Callable[..., object]) -> set[int]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    if not isinstance(definition, ast.FunctionDef) or ast.get_docstring(definition) is None:
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) or ast.get_docstring(definition) is None:
         return set()
     first = definition.body[0]
     return set(range(first.lineno - 1, first.end_lineno or first.lineno))
@@ -165,7 +185,7 @@ def _function_table(function: FunctionLines) -> str:
             f'<td style="text-align:left"><code style="white-space:pre">{escape(line.source)}</code></td></tr>'
         )
     head = "<tr><th>hits</th><th>µs, profiled</th><th>share</th><th>source</th></tr>"
-    return f"<table><caption>{escape(function.name)}</caption>{head}{''.join(rows)}</table>"
+    return f"<table><caption>{escape(function.heading)}</caption>{head}{''.join(rows)}</table>"
 
 
 def _cells(line: Line, function: FunctionLines) -> tuple[str, str, str]:

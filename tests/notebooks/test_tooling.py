@@ -13,6 +13,8 @@ from kvlab.lab.execute import NotebookFailed, clean, execute
 from kvlab.lab.files import MAX_BYTES, PLOTLY, PNG, WIDGET, dumps, problems, read, write
 from kvlab.lab.navigation import between
 
+KERNEL = {"kernelspec": {"name": "python3"}}
+
 
 def cell(source: str, count: int | None = None, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
@@ -26,7 +28,7 @@ def cell(source: str, count: int | None = None, *outputs: dict[str, Any], tags: 
 
 
 def notebook(*cells: dict[str, Any]) -> dict[str, Any]:
-    return {"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    return {"cells": list(cells), "metadata": dict(KERNEL), "nbformat": 4, "nbformat_minor": 5}
 
 
 def shown(**data: Any) -> dict[str, Any]:
@@ -48,7 +50,8 @@ FIGURE = {"data": [{"type": "bar", "x": [1, 2], "y": [3, 4]}], "layout": {"title
             notebook(cell("a", 1, {"output_type": "stream", "name": "stdout", "text": "/" + "home/ann/x"})),
             "names a folder",
         ),
-        ({**notebook(cell("a", 1)), "metadata": {"widgets": {}}}, "widget state"),
+        ({**notebook(cell("a", 1)), "metadata": {**KERNEL, "widgets": {}}}, "widget state"),
+        ({**notebook(cell("a", 1)), "metadata": {}}, "its kernel is None"),
     ],
 )
 def test_problems_are_found(bad: dict[str, Any], said: str) -> None:
