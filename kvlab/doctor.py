@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 CORE = ("rich", "tree-sitter", "tree-sitter-bash")
 REPORT = ("plotly", "jinja2")
-LAB = ("jupyterlab", "ipywidgets", "line_profiler", "numpy", "torch", "tqdm")
+LAB = ("jupyterlab", "ipykernel", "ipywidgets", "line_profiler", "numpy", "pandas", "torch", "tqdm", "zstandard")
+# JupyterLab shows sliders and figures with these two, from the environment it was started in.
+SHOWN_BY = ("jupyterlab_widgets", "plotly")
 PAPER_MEMORY_GIB = 4.0
 
 
@@ -47,7 +51,7 @@ def run_doctor(console: Console) -> int:
 
 
 def all_checks() -> Iterator[Check]:
-    for check in (_python, _core, _report, _lab, _data, _output, _disk, _cores, _memory, _gpu):
+    for check in (_python, _core, _report, _lab, _server, _data, _output, _disk, _cores, _memory, _gpu):
         yield from _guarded(check)
 
 
@@ -92,6 +96,59 @@ def _report() -> Iterator[Check]:
 
 def _lab() -> Iterator[Check]:
     yield from _packages("lab", LAB, "warn", "for the notebooks: pip install -e '.[lab]'  (or: make lab)")
+
+
+def _server() -> Iterator[Check]:
+    """In a kernel only: whether JupyterLab, which may run in another environment, can show what the kernel sends."""
+    python = _server_python(os.environ.get("JPY_PARENT_PID", ""))
+    if python is None:
+        return
+    theirs = _versions_in(python)
+    here = {name: _version(name) for name in SHOWN_BY}
+    apart = [name for name in SHOWN_BY if (theirs.get(name) or "-").split(".")[0] != (here[name] or "-").split(".")[0]]
+    if not apart:
+        shown = ", ".join(f"{name} {version}" for name, version in theirs.items())
+        yield Check("ok", f"JupyterLab, which started this kernel, has {shown}")
+        return
+    told = ", ".join(f"{name} {theirs.get(name) or 'not installed'} there, {here[name] or 'not here'}" for name in apart)
+    yield Check(
+        "warn",
+        f"JupyterLab runs in another environment than this kernel: {told}",
+        "sliders or figures may stay blank: start JupyterLab from this environment (make lab)",
+    )
+
+
+def _server_python(pid: str) -> str | None:
+    """The interpreter of the process that started this kernel; None outside a kernel or if it cannot be told."""
+    if not pid.isdigit() or importlib.util.find_spec("psutil") is None:
+        return None
+    import psutil
+
+    try:
+        command = psutil.Process(int(pid)).cmdline()
+    except psutil.Error:
+        return None
+    found = shutil.which(command[0]) if command else None
+    return found if found and os.path.basename(found).startswith("python") else None
+
+
+def _versions_in(python: str) -> dict[str, str | None]:
+    code = (
+        "import importlib.metadata as m, json, sys\nfound = {}\nfor name in sys.argv[1:]:\n"
+        "    try: found[name] = m.version(name)\n    except m.PackageNotFoundError: found[name] = None\n"
+        "print(json.dumps(found))"
+    )
+    command = [python, "-c", code, *SHOWN_BY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _data() -> Iterator[Check]:
