@@ -245,6 +245,10 @@ class Request:
     block_hashes: tuple[bytes, ...] = field(repr=False)
     history: Conversation = field(repr=False, compare=False)
 
+    @property
+    def block_tokens(self) -> int:
+        return self.history.workload.block_tokens
+
     def output_block_hashes(self, num_output_tokens: int) -> tuple[bytes, ...]:
         """Hashes of the blocks that follow `block_hashes` and are full once `num_output_tokens` (<= max_tokens) answers
         are there; the first of them may begin with prompt tokens."""

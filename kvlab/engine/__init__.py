@@ -3,11 +3,12 @@
 from kvlab.engine.clock import Clock, CountedScheduler, MeasuredScheduler, Scheduler, SchedulerCosts, VirtualClock
 from kvlab.engine.engine import Engine
 from kvlab.engine.model import StepModel, StepWork, VirtualModel, WrongBytesError
-from kvlab.engine.request import EngineRequest, RequestStatus
+from kvlab.engine.request import Arrivals, EngineRequest, RequestStatus, SentRequest, SentRequests
 from kvlab.engine.settings import CompletedRequest, EngineConfig, EngineStats, NoProgressError
 from kvlab.engine.workers import VirtualWorkers, Workers
 
 __all__ = [
+    "Arrivals",
     "Clock",
     "CompletedRequest",
     "CountedScheduler",
@@ -20,6 +21,8 @@ __all__ = [
     "RequestStatus",
     "Scheduler",
     "SchedulerCosts",
+    "SentRequest",
+    "SentRequests",
     "StepModel",
     "StepWork",
     "VirtualClock",

@@ -144,6 +144,8 @@ class Batch:
         self.running.append(req)
         req.status = RequestStatus.RUNNING
         req.num_computed_tokens = num_computed
+        if req.first_token_s is None:
+            req.num_cached_tokens = num_computed
         self.pool.cache_blocks(req.request_id, req.block_hashes, min(num_computed + num_new_tokens, _hashed(req)))
         if num_computed + num_new_tokens < req.num_tokens:
             self._inflight_prefills[req.request_id] = req

@@ -19,21 +19,21 @@ from kvlab.connector import OffloadingWorkerMetadata, SchedulerOutput
 from kvlab.engine.batch import Batch
 from kvlab.engine.clock import Clock, VirtualClock
 from kvlab.engine.model import StepModel, StepWork, VirtualModel
-from kvlab.engine.request import EngineRequest, RequestStatus
+from kvlab.engine.request import Arrivals, EngineRequest, RequestStatus, SentRequest, SentRequests
 from kvlab.engine.settings import CompletedRequest, NoProgressError
 from kvlab.engine.workers import Workers
 from kvlab.tiering.base import SecondaryTierManager
-from kvlab.workload import Request, RequestSource
 
 
 @dataclass(slots=True, kw_only=True)
 class Engine(Batch):
-    """Runs requests of `source` until `run` is told to stop. `clock`, `workers` and `model` are all virtual or all real
-    (`kvlab.engine.wall`); without a `model`, steps take virtual time."""
+    """Runs requests of `source` until `run` is told to stop, and those of `arrivals` as they come. `clock`, `workers`
+    and `model` are all virtual or all real (`kvlab.engine.wall`); without a `model`, steps take virtual time."""
 
     clock: Clock
     workers: Workers
-    source: RequestSource
+    source: SentRequests
+    arrivals: Arrivals | None = None
     tiers: tuple[SecondaryTierManager, ...] = ()
     model: StepModel | None = None
     completed: list[CompletedRequest] = field(default_factory=list)
@@ -51,8 +51,9 @@ class Engine(Batch):
         for request in self.source.initial():
             self.add_request(request)
 
-    def add_request(self, request: Request) -> EngineRequest:
-        req = EngineRequest(request, self.clock.now)
+    def add_request(self, request: SentRequest, arrival_s: float | None = None) -> EngineRequest:
+        """`arrival_s`: when it came, if that was before now."""
+        req = EngineRequest(request, self.clock.now if arrival_s is None else arrival_s)
         self.requests[req.request_id] = req
         self.waiting.append(req)
         self.stats.started_requests += 1
@@ -99,6 +100,9 @@ class Engine(Batch):
     # --- one step ---
 
     def step(self) -> None:
+        if self.arrivals is not None:
+            for arrival_s, request in self.arrivals.due(self.clock.now):
+                self.add_request(request, arrival_s)
         output = SchedulerOutput({}, {})
         retries_before = self.connector.manager.stats.retries
         self._schedule_running(output)
@@ -135,12 +139,17 @@ class Engine(Batch):
     def run(self, until_s: float, should_stop: Callable[[], bool] = lambda: False,
             after_step: Callable[[], None] = lambda: None) -> bool:  # fmt: skip
         """Step until `until_s` virtual seconds, until no request is left, or `should_stop`. True if run to its end."""
-        while self.clock.now < until_s and (self.requests or self.connector.has_pending_work()):
+        while self.clock.now < until_s and self._has_work():
             if should_stop():
                 return False
             self.step()
             after_step()
         return True
+
+    def _has_work(self) -> bool:
+        if self.requests or self.connector.has_pending_work():
+            return True
+        return self.arrivals is not None and self.arrivals.next_s() is not None
 
     def _idle(self, asked_again: bool) -> None:
         """Nothing to compute: go to the next event, or, if an answer is due next step, just there."""
@@ -153,6 +162,8 @@ class Engine(Batch):
     def next_event_s(self) -> float | None:
         events = [self.workers.next_event_s(self.clock.now)]
         events += [tier.next_event_s() for tier in self.tiers]
+        if self.arrivals is not None:
+            events.append(self.arrivals.next_s())
         return min((e for e in events if e is not None), default=None)
 
     def _check_progress(self, progress: bool) -> None:
@@ -185,6 +196,7 @@ class Engine(Batch):
         if req.first_token_s is None:
             req.first_token_s = self.clock.now
             self.stats.input_tokens += req.num_prompt_tokens
+            req.cached_external_tokens = min(req.num_external_tokens, req.num_cached_tokens)
             self.stats.cached_tokens += req.num_external_tokens
         self._inflight_prefills.pop(req.request_id, None)
         req.num_output_tokens += 1
@@ -207,7 +219,9 @@ class Engine(Batch):
                 req.first_token_s or 0.0,
                 self.clock.now,
                 req.num_prompt_tokens,
-                req.num_external_tokens,
+                req.cached_external_tokens,
+                req.num_cached_tokens - req.cached_external_tokens,
+                req.request_id,
             )
         )
         self._forget(req)

@@ -4,10 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any, Protocol
 
 from kvlab.base import OffloadKey
 from kvlab.policies.context import SESSION_ID
-from kvlab.workload import Request
+
+
+class SentRequest(Protocol):
+    """What an engine reads of a request that is sent to it, whether a workload made it or a trace holds it."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def conversation(self) -> int | str: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def block_hashes(self) -> tuple[bytes, ...]: ...
+    def output_block_hashes(self, num_output_tokens: int) -> tuple[bytes, ...]: ...
+    def offload_keys(self, num_groups: int, num_output_tokens: int = 0) -> Sequence[Sequence[OffloadKey]]: ...
+
+
+class SentRequests(Protocol):
+    """Where requests come from that wait for others: the first ones, and what follows one that has finished."""
+
+    def initial(self) -> Sequence[Any]: ...
+    def next_after(self, request: Any) -> Any | None: ...
+
+
+class Arrivals(Protocol):
+    """Requests that come at their own time, whatever the engine does. Seconds are the engine's clock's."""
+
+    def due(self, now: float) -> Sequence[tuple[float, Any]]:
+        """(arrival in seconds, request) of all that have come by now and were not given yet."""
+
+    def next_s(self) -> float | None:
+        """When the next one comes; None: there are no more."""
 
 
 class RequestStatus(Enum):
@@ -26,9 +64,11 @@ class EngineRequest:
         "_num_hashed_outputs",
         "arrival_s",
         "block_hashes",
+        "cached_external_tokens",
         "finished_s",
         "first_token_s",
         "max_tokens",
+        "num_cached_tokens",
         "num_computed_tokens",
         "num_external_tokens",
         "num_output_tokens",
@@ -40,7 +80,7 @@ class EngineRequest:
         "status",
     )  # fmt: skip
 
-    def __init__(self, request: Request, arrival_s: float) -> None:
+    def __init__(self, request: SentRequest, arrival_s: float) -> None:
         self.request = request
         self.request_id = request.request_id
         self.num_prompt_tokens = request.num_prompt_tokens
@@ -50,6 +90,10 @@ class EngineRequest:
         self.num_computed_tokens = 0
         self.num_output_tokens = 0
         self.num_external_tokens = 0
+        #: Of the prompt, what the prefill did not have to compute: all of it, and the part that the connector loaded.
+        #: Final from the first token on.
+        self.num_cached_tokens = 0
+        self.cached_external_tokens = 0
         self.num_preemptions = 0
         self.skip_external = False
         self.status = RequestStatus.WAITING
@@ -72,7 +116,7 @@ class EngineRequest:
 
     @property
     def hash_block_tokens(self) -> int:
-        return self.request.history.workload.block_tokens
+        return self.request.block_tokens
 
     def hash_full_block(self) -> None:
         """Hash the block that the last answer token filled, if it did."""

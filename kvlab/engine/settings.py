@@ -56,7 +56,8 @@ class EngineStats:
 
 @dataclass(slots=True)
 class CompletedRequest:
-    """One line of the per-request record; `cached_tokens` were loaded, not computed."""
+    """One line of the per-request record. Of the prompt `cached_tokens` were loaded, `gpu_cached_tokens` found on the
+    GPU, the rest computed; as it was when the first token came, whatever a later preemption did."""
 
     turn: int
     arrival_s: float
@@ -64,3 +65,5 @@ class CompletedRequest:
     finished_s: float
     num_prompt_tokens: int
     cached_tokens: int
+    gpu_cached_tokens: int = 0
+    request_id: str = ""
