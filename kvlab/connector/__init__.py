@@ -12,6 +12,7 @@ from kvlab.connector.jobs import (
     TransferJobStatus,
 )
 from kvlab.connector.lookup import maximal_prefix_lookup, sliding_window_lookup
+from kvlab.connector.reach import PrefixReach, prefix_reach, resident, unreachable_keys
 from kvlab.connector.scheduler import OffloadingConnector
 from kvlab.connector.state import ConnectorRequest, KVGroup
 
@@ -26,9 +27,13 @@ __all__ = [
     "OffloadingConnector",
     "OffloadingConnectorMetadata",
     "OffloadingWorkerMetadata",
+    "PrefixReach",
     "SchedulerOutput",
     "TransferJob",
     "TransferJobStatus",
     "maximal_prefix_lookup",
+    "prefix_reach",
+    "resident",
     "sliding_window_lookup",
+    "unreachable_keys",
 ]

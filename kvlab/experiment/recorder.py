@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from kvlab.base import make_offload_key
+from kvlab.connector import resident, unreachable_keys
 from kvlab.engine import CountedScheduler, Engine
 from kvlab.results import SERIES, ArmResult
 from kvlab.tiering import SecondaryTierManager, TieringOffloadingManager, VirtualTier
@@ -31,11 +33,18 @@ class Recorder:
         self._max_step_s = 0.0
         #: When the last step ended. A wall clock has moved on since.
         self._last_s = 0.0
+        #: Block hashes of each conversation's newest prompt, which contains those of its earlier ones.
+        self._prompts: dict[int | str, tuple[bytes, ...]] = {}
+        self._prompts_noted = 0
 
     def after_step(self) -> None:
         now = self._engine.clock.now
         self._max_step_s = max(self._max_step_s, now - self._last_s)
         self._last_s = now
+        if self._prompts_noted < self._engine.stats.started_requests:
+            self._prompts_noted = self._engine.stats.started_requests
+            sent = (req.request for req in self._engine.requests.values())
+            self._prompts.update((request.conversation, request.block_hashes) for request in sent)
         stats = self._manager.stats
         marks = self.marks
         if marks["first_evict_s"] is None and stats.evictions:
@@ -138,7 +147,15 @@ class Recorder:
             elif isinstance(tier, FileSystemTier):
                 found = asdict(tier.stats)
                 counts.update({f"tier{i}_{k}": v for k, v in found.items() if isinstance(v, int)})
+        counts["unreachable_blocks"] = self._unreachable_blocks()
         return counts
+
+    def _unreachable_blocks(self) -> int:
+        """Blocks in the CPU tier at the end that no prompt of this run can reach; of groups with full attention."""
+        is_there = resident(self._manager.primary_tier)
+        full = [g.group_idx for g in self._engine.connector.groups if not g.is_sliding_window]
+        prompts = ([make_offload_key(h, group) for h in hashes] for hashes in self._prompts.values() for group in full)
+        return len(unreachable_keys(prompts, is_there))
 
     def _seconds(self) -> dict[str, float]:
         """By call kind; "other" is what the connector spent around its manager calls."""
