@@ -89,6 +89,6 @@ def print_copies(copies: dict[str, Any], console: Console) -> None:
             f"{rate['block_bytes'] // 1024:,}",
             f"{rate['bytes_per_s'] / 1e9:.1f}",
             f"{rate['ceiling_bytes_per_s'] / 1e9:.1f}",
-            f"{rate['share']:.0%}",
+            f"{rate['share']:.0%}" if rate["valid"] else f"{rate['share']:.0%}: invalid, faster than the link",
         )
     console.print(table)
