@@ -105,7 +105,7 @@ def _by_request(cache: ReplayPolicy, requests: Iterable[AnyRequest], order: str,
     for request in requests:
         ids = ids_of(request)
         hits += leading_run(cache, ids)
-        cache.start_request(ids, getattr(request, "session_id", None))
+        cache.start_request(ids, getattr(request, "session_id", None), getattr(request, "timestamp_s", None))
         if order == "prefix":
             cache.access(ids)
         else:

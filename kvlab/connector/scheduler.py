@@ -51,7 +51,7 @@ from kvlab.connector.state import (
     RequestOffloadState,
     update_offload_keys,
 )
-from kvlab.policies.context import BLOCK_POSITIONS
+from kvlab.policies.context import BLOCK_POSITIONS, PROMPT_TOKENS
 
 
 class OffloadingConnector:
@@ -105,6 +105,7 @@ class OffloadingConnector:
         offloading = self.manager.on_new_request(ctx)
         state = RequestOffloadState(request, ctx, offloading, len(self.groups))
         params[BLOCK_POSITIONS] = BlockPositions(self.groups, state.group_states)
+        params[PROMPT_TOKENS] = request.num_prompt_tokens
         self._req_status[request.request_id] = state
 
     def request_finished(self, request: ConnectorRequest) -> None:

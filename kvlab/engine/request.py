@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from kvlab.base import OffloadKey
-from kvlab.policies.context import SESSION_ID
+from kvlab.policies.context import ARRIVAL_S, SESSION_ID
 
 
 class SentRequest(Protocol):
@@ -106,9 +106,9 @@ class EngineRequest:
         return self.num_prompt_tokens + self.num_output_tokens
 
     @property
-    def kv_transfer_params(self) -> dict[str, str]:
-        """What a client that names its sessions would send: the conversation."""
-        return {SESSION_ID: str(self.request.conversation)}
+    def kv_transfer_params(self) -> dict[str, Any]:
+        """What a client that names its sessions would send, the conversation, and when the request came."""
+        return {SESSION_ID: str(self.request.conversation), ARRIVAL_S: self.arrival_s}
 
     @property
     def is_finished(self) -> bool:

@@ -15,12 +15,12 @@ from typing import Any
 from kvlab.base import LookupResult, ReqContext
 from kvlab.manager import CPUOffloadingManager
 from kvlab.paths import data_dir
-from kvlab.policies.context import BLOCK_POSITIONS, SESSION_ID
+from kvlab.policies.context import ARRIVAL_S, BLOCK_POSITIONS, PROMPT_TOKENS, SESSION_ID
 from tests.helpers import make_cpu_manager, to_keys
 
 BLOCK_TOKENS = 16
 FOLDER = data_dir() / "policy_traces"
-Prompt = tuple[str, list[int]]  # session, block ids
+Prompt = tuple[str, list[int]]  # session or "", block ids
 
 
 def prompts_in_turn() -> Iterator[Prompt]:
@@ -59,18 +59,43 @@ def going_back() -> Iterator[Prompt]:
         yield f"once-{turn}", [next(once) for _ in range(3)]
 
 
-TRACES = {make.__name__: make for make in (prompts_in_turn, prompts_that_die, rewritten_history, going_back)}
+def sessions_in_a_flood() -> Iterator[Prompt]:
+    """Two sessions send their 8 blocks again and again; before each round, three prompts of 6 blocks seen once."""
+    once = count(1000)
+    for _ in range(14):
+        for _ in range(3):
+            yield "", [next(once) for _ in range(6)]
+        for session in range(2):
+            yield f"session-{session}", list(range(10 * session, 10 * session + 8))
+
+
+def fame_moves() -> Iterator[Prompt]:
+    """Two sessions send their 12 blocks six times each and are gone; then three prompts of 8 blocks by turns."""
+    for turn in range(12):
+        yield f"early-{turn % 2}", list(range(20 * (turn % 2), 20 * (turn % 2) + 12))
+    for turn in range(24):
+        first = 100 + 10 * (turn % 3)
+        yield "", list(range(first, first + 8))
+
+
+TRACES = {
+    make.__name__: make
+    for make in (
+        prompts_in_turn, prompts_that_die, rewritten_history, going_back, sessions_in_a_flood, fame_moves,
+    )
+}  # fmt: skip
 
 
 def lines(name: str) -> Iterator[str]:
     for second, (session, blocks) in enumerate(TRACES[name]()):
-        record = {
+        record: dict[str, Any] = {
             "timestamp": 1000 * second,
             "input_length": BLOCK_TOKENS * len(blocks),
             "output_length": 1,
             "hash_ids": blocks,
-            "session_id": session,
         }
+        if session:
+            record["session_id"] = session
         yield json.dumps(record) + "\n"
 
 
@@ -91,7 +116,13 @@ def drive(path: Path, policy: Any, num_blocks: int, **options: Any) -> Counts:
         record = json.loads(line)
         keys = to_keys(record["hash_ids"])
         positions = {key: BLOCK_TOKENS * index for index, key in enumerate(keys)}
-        request = ReqContext(f"r{number}", {SESSION_ID: record["session_id"], BLOCK_POSITIONS: positions})
+        params = {
+            SESSION_ID: record.get("session_id"),
+            ARRIVAL_S: record["timestamp"] / 1000,
+            PROMPT_TOKENS: record["input_length"],
+            BLOCK_POSITIONS: positions,
+        }
+        request = ReqContext(f"r{number}", params)
         offered += len(keys)
         hits += _serve(manager, keys, request)
         manager.on_request_finished(request)

@@ -256,7 +256,11 @@ def test_random_sessions_against_the_rule_said_plainly() -> None:
 
 # --- golden counts: hits and evictions in blocks, 28 blocks of cache ---
 
-LRU, ONCE = "logical_recency_lru", "evictable_list_arc, once a request"
+LRU, ONCE, TTL = "logical_recency_lru", "evictable_list_arc, once a request", "retention, sessions for 30 s"
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    ONCE: ("evictable_list_arc", {"once_per_request": True}),
+    TTL: ("retention", {"session_ttl_s": 30.0}),
+}
 GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
     "prompts_in_turn": (
         384,
@@ -267,6 +271,9 @@ GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
             ONCE: (0, 356),
             "prefix_position": (140, 216),
             "session_superseded": (0, 356),
+            TTL: (0, 356),
+            "cost_aware": (28, 328),
+            "tiny_lfu": (0, 356),
         },
     ),
     "prompts_that_die": (
@@ -278,6 +285,9 @@ GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
             ONCE: (114, 92),
             "prefix_position": (55, 151),
             "session_superseded": (114, 92),
+            TTL: (114, 92),
+            "cost_aware": (114, 92),
+            "tiny_lfu": (118, 83),
         },
     ),
     "rewritten_history": (
@@ -289,6 +299,9 @@ GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
             ONCE: (36, 226),
             "prefix_position": (74, 188),
             "session_superseded": (110, 152),
+            TTL: (38, 224),
+            "cost_aware": (38, 224),
+            "tiny_lfu": (92, 98),
         },
     ),
     "going_back": (
@@ -300,6 +313,37 @@ GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
             ONCE: (102, 26),
             "prefix_position": (56, 72),
             "session_superseded": (47, 81),
+            TTL: (102, 26),
+            "cost_aware": (102, 26),
+            "tiny_lfu": (102, 26),
+        },
+    ),
+    "sessions_in_a_flood": (
+        476,
+        {
+            LRU: (52, 396),
+            "evictable_list_lru": (0, 396),
+            "evictable_list_arc": (24, 390),
+            ONCE: (28, 374),
+            "prefix_position": (36, 412),
+            "session_superseded": (52, 396),
+            TTL: (208, 240),
+            "cost_aware": (202, 246),
+            "tiny_lfu": (196, 180),
+        },
+    ),
+    "fame_moves": (
+        336,
+        {
+            LRU: (288, 20),
+            "evictable_list_lru": (288, 20),
+            "evictable_list_arc": (271, 37),
+            ONCE: (263, 45),
+            "prefix_position": (225, 83),
+            "session_superseded": (288, 20),
+            TTL: (120, 188),
+            "cost_aware": (288, 20),
+            "tiny_lfu": (168, 20),
         },
     ),
 }
@@ -309,7 +353,7 @@ GOLDEN: dict[str, tuple[int, dict[str, tuple[int, int]]]] = {
 def test_golden_counts(trace: str) -> None:
     offered, expected = GOLDEN[trace]
     for name, (hits, evictions) in expected.items():
-        policy, options = ("evictable_list_arc", {"once_per_request": True}) if name == ONCE else (name, {})
+        policy, options = OPTIONS.get(name, (name, {}))
         assert drive(FOLDER / f"{trace}.jsonl", policy, 28, **options) == Counts(offered, hits, evictions), name
     assert drive(FOLDER / f"{trace}.jsonl", "full_scan_lru", 28) == Counts(offered, *expected[LRU])
     assert drive(FOLDER / f"{trace}.jsonl", "arc", 28) == Counts(offered, *expected["evictable_list_arc"])

@@ -51,7 +51,9 @@ class ReplayPolicy(ABC):
         """All block references to come, in the order in which they will be made."""
         raise NotImplementedError(f"{type(self).__name__} does not look ahead")
 
-    def start_request(self, blocks: Sequence[int], session_id: str | None) -> None:  # noqa: B027
+    def start_request(  # noqa: B027
+        self, blocks: Sequence[int], session_id: str | None, arrival_s: float | None = None
+    ) -> None:
         """The blocks that follow belong to this request. Not called by the order `flat`, which knows no requests."""
 
     def access(self, blocks: Iterable[int]) -> int:

@@ -7,8 +7,8 @@ Notes:
   they are spared it, and what is resident is read from their map instead of through `get`.
 * Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
 * Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
-* The prefix orders say which request a block belongs to: its session, and each block's position (counted in blocks, not
-  in tokens). `flat` knows no requests, so there a policy hears neither.
+* The prefix orders say which request a block belongs to: its session, when it came, its length and each block's
+  position (both counted in blocks, not in tokens). `flat` knows no requests, so there a policy hears none of it.
 * Under `prefix-protected` the policy looks for another victim instead of stopping at a protected one.
 """
 
@@ -21,7 +21,7 @@ from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus, SlotsBlockStatus
 from kvlab.policies import CachePolicy, EvictableListLRUCachePolicy, FullScanLRUCachePolicy
-from kvlab.policies.context import BLOCK_POSITIONS, SESSION_ID
+from kvlab.policies.context import ARRIVAL_S, BLOCK_POSITIONS, PROMPT_TOKENS, SESSION_ID
 
 _LONGEST_RUN = 4096
 _SHORT_WAY = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
@@ -45,10 +45,13 @@ class OffloadPolicy(ReplayPolicy):
     def __len__(self) -> int:
         return self.size
 
-    def start_request(self, blocks: Sequence[int], session_id: str | None) -> None:
+    def start_request(self, blocks: Sequence[int], session_id: str | None, arrival_s: float | None = None) -> None:
         if self._request is not None:
             self.policy.on_request_finished(self._request)
-        params = {SESSION_ID: session_id, BLOCK_POSITIONS: {block: position for position, block in enumerate(blocks)}}
+        positions = {block: position for position, block in enumerate(blocks)}
+        params = {
+            SESSION_ID: session_id, ARRIVAL_S: arrival_s, PROMPT_TOKENS: len(blocks), BLOCK_POSITIONS: positions,
+        }  # fmt: skip
         self._request = ReqContext(str(self._num_requests), params)
         self._num_requests += 1
 
