@@ -43,6 +43,9 @@ class Objects(BlockFiles):
         self.store = store
         self._puts_whole = protocol in _PUTS_WHOLE
 
+    def make_place(self, path: str, key: bytes) -> bool:
+        return False
+
     def is_there(self, path: str) -> bool:
         return False
 

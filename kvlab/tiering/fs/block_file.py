@@ -25,6 +25,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from kvlab.base import OffloadKey
+from kvlab.tiering.fs.folders import BlockFolders, make_again
+
 PAGE_BYTES = 4096
 TEMP_SUFFIX = ".tmp"
 _HEAD = struct.Struct("<8sIQH")
@@ -50,7 +53,12 @@ class BlockFiles:
         self.checksum = checksum
         self.file_bytes = row_bytes + (PAGE_BYTES if checksum else 0)
         self._flags = os.O_CLOEXEC | (getattr(os, "O_DIRECT", 0) if direct_io else 0)
+        self._folders = BlockFolders()
         self._local = threading.local()
+
+    def make_place(self, path: str, key: OffloadKey) -> bool:
+        """The folder that `path` needs. True if it is new: then no file is there. Raises OSError."""
+        return self._folders.make(path, key)
 
     def is_there(self, path: str) -> bool:
         """A file of the right size. One of another size is no block and may be replaced."""
@@ -70,7 +78,7 @@ class BlockFiles:
             except FileNotFoundError:
                 if attempt == _TRIES - 1:
                     raise
-                _make_folder(os.path.dirname(path))
+                make_again(path)
 
     def _write(self, path: str, key: bytes, row: memoryview, may_publish: Callable[[], bool]) -> None:
         temporary = f"{path}_{self._token():016x}{TEMP_SUFFIX}"
@@ -141,18 +149,6 @@ class BlockFiles:
         found = zlib.crc32(row)
         if found != crc:
             raise BadFile(errno.EIO, f"checksum {found:08x} instead of {crc:08x}")
-
-
-def _make_folder(path: str) -> None:
-    """As `os.makedirs`, the last folder first: there are nearly as many folders as blocks, and each call counts."""
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        _make_folder(os.path.dirname(path))
-        with suppress(FileExistsError):
-            os.mkdir(path)
 
 
 def direct_io_works(directory: Path, row_bytes: int) -> bool:

@@ -78,7 +78,7 @@ class BlockMover:
             if not job.is_open:
                 raise Abandoned(path)
             row = self._region.row(slot)
-            if self._files.is_there(path):
+            if not self._files.make_place(path, key) and self._files.is_there(path):
                 self._record.count(blocks_already_there=1)
                 if self._index is not None:
                     self._index.found(key, self._files.file_bytes)
