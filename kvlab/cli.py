@@ -241,15 +241,17 @@ def _explain(args: argparse.Namespace, console: Console) -> int:
 
 
 def _show(args: argparse.Namespace, console: Console) -> int:
+    from kvlab.experiment.beside import recorded_beside
     from kvlab.experiment.show import print_result
     from kvlab.results import load_result
 
     result = load_result(args.result)
-    print_result(result, console)
+    beside = recorded_beside(result)
+    print_result(result, console, beside)
     if args.html:
         from kvlab.report import save_report
 
-        console.print(f"\nReport: {save_report(result, args.html)}", highlight=False, soft_wrap=True)
+        console.print(f"\nReport: {save_report(result, args.html, beside)}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -73,7 +73,7 @@ def describe_machine() -> str:
 
 def _cpu(reason: str) -> Device:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Device("cpu", "cpu", f"CPU with {cores} cores, no GPU used ({reason})")
+    return Device("cpu", "cpu", f"CPU with {cores} core{'s' if cores != 1 else ''}, no GPU used ({reason})")
 
 
 def _cuda() -> Device:

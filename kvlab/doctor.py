@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvlab.paths import data_dir, default_input_dir, default_output_dir
-from kvlab.results.environment import memory_gib, usable_cores
+from kvlab.results.environment import cores_text, memory_gib, usable_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,7 +110,9 @@ def _server() -> Iterator[Check]:
         shown = ", ".join(f"{name} {version}" for name, version in theirs.items())
         yield Check("ok", f"JupyterLab, which started this kernel, has {shown}")
         return
-    told = ", ".join(f"{name} {theirs.get(name) or 'not installed'} there, {here[name] or 'not here'}" for name in apart)
+    told = ", ".join(
+        f"{name} {theirs.get(name) or 'not installed'} there, {here[name] or 'not here'}" for name in apart
+    )
     yield Check(
         "warn",
         f"JupyterLab runs in another environment than this kernel: {told}",
@@ -180,7 +182,7 @@ def _disk() -> Iterator[Check]:
 def _cores() -> Iterator[Check]:
     cores = usable_cores()
     remedy = "" if cores >= 2 else "both arms will share one core: run them one at a time, it takes twice as long"
-    yield Check("ok" if cores >= 2 else "warn", f"{cores} cores usable", remedy)
+    yield Check("ok" if cores >= 2 else "warn", f"{cores_text(cores)} usable", remedy)
 
 
 def _memory() -> Iterator[Check]:

@@ -12,12 +12,16 @@ from kvlab.plots import figures_for
 from kvlab.results import (
     CALL_KINDS,
     ArmResult,
+    Beside,
     Result,
     assumed_rows,
+    beside_notes,
+    beside_table,
     derived_table,
     guidellm_table,
     machine_line,
     ratio_lines,
+    run_length_table,
     write_atomic,
 )
 
@@ -25,13 +29,14 @@ from kvlab.results import (
 FIGURE_CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 
 
-def save_report(result: Result, path: str | Path) -> Path:
+def save_report(result: Result, path: str | Path, beside: Beside | None = None) -> Path:
     """Write the page (temp file, then rename). Raises OSError if it cannot be written."""
-    return write_atomic(path, render_report(result))
+    return write_atomic(path, render_report(result, beside))
 
 
-def render_report(result: Result) -> str:
-    """The page as text."""
+def render_report(result: Result, beside: Beside | None = None) -> str:
+    """The page as text; `beside`: recorded Results for its table of ratios."""
+    beside = beside or Beside()
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("kvlab", "templates"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -47,6 +52,8 @@ def render_report(result: Result) -> str:
         derived=derived_table(result),
         ratios=ratio_lines(result),
         machine=machine_line(result),
+        beside=[table for table in (beside_table(result, beside), run_length_table(result, beside)) if table],
+        beside_notes=beside_notes(result, beside),
         figures=rendered,
         arms=[_arm_rows(arm) for arm in result.arms],
         assumed=assumed_rows(result),

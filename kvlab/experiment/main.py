@@ -16,6 +16,7 @@ from kvlab.config import ConfigError
 from kvlab.device import Device, pick_device
 from kvlab.experiment import wall
 from kvlab.experiment.arm import ArmSpec, run_arm
+from kvlab.experiment.beside import recorded_beside
 from kvlab.experiment.calibrate import calibrate
 from kvlab.experiment.config import (
     DEFAULT_LAYOUT,
@@ -29,13 +30,14 @@ from kvlab.experiment.config import (
 )
 from kvlab.experiment.parallel import ArmProgress, Outcome, run_arms
 from kvlab.experiment.show import print_result
-from kvlab.paths import default_input_dir, default_output_dir, recorded_dir
+from kvlab.paths import default_input_dir, default_output_dir
 from kvlab.results import (
+    QUIET_SHARE,
     ArmResult,
+    Beside,
     Result,
     collect_environment,
     load_published,
-    load_result,
     result_to_json,
     save_result,
     utc_now,
@@ -45,11 +47,8 @@ from kvlab.results.environment import usable_cores
 
 DISK_SWEEP = (0.5e9, 1e9, 2e9, 3e9, 4e9, 6e9, 8e9, 16e9)
 GPU_SWEEP = (0.5, 0.75, 1.0, 1.5, 2.0)
-SaveReport = Callable[[Result, Path], Path]
+SaveReport = Callable[[Result, Path, Beside], Path]
 DEFAULT_SCALE = "laptop"
-# Below this an arm was disturbed; alone on a core it has 0.99 and more.
-QUIET_SHARE = 0.9
-RECORDED_PAPER = "reproduce-paper.json"
 
 
 def config_from_args(args: argparse.Namespace, default_scale: str = DEFAULT_SCALE) -> ExperimentConfig:
@@ -80,7 +79,7 @@ def config_from_args(args: argparse.Namespace, default_scale: str = DEFAULT_SCAL
 
 
 def main(args: argparse.Namespace, console: Console, save_report: SaveReport | None = None) -> int:
-    """`save_report(result, path)` writes the HTML page; None leaves it out (plots lie to the right of this module).
+    """`save_report(result, path, beside)` writes the HTML page; None leaves it out (plots lie right of this module).
 
     Exit code: 0; 130 after Ctrl-C (what was measured is saved, marked partial); 1 if an arm failed."""
     device = wall_device(args)
@@ -107,11 +106,12 @@ def main(args: argparse.Namespace, console: Console, save_report: SaveReport | N
     result = make_result(kind, experiment, outcome, plan)
     clock = "" if device is None else f"wall-{device.kind}-"
     path = save_result(result, folder / f"{kind}-{clock}{config.scale}-{result.created.replace(':', '')}.json")
-    report = save_report(result, path.with_suffix(".html")) if save_report else None
+    beside = recorded_beside(result)
+    report = save_report(result, path.with_suffix(".html"), beside) if save_report else None
     if as_json:
         sys.stdout.write(result_to_json(result))
     else:
-        print_result(result, console, recorded=recorded_result(result))
+        print_result(result, console, beside)
         saved = f"\nResult: {_shown(path)}" + (f"\nReport: {_shown(report)}" if report else "")
         console.print(saved, highlight=False, soft_wrap=True)
     return 130 if outcome.interrupted else 1 if outcome.errors else 0
@@ -211,26 +211,12 @@ def contention_notes(config: ExperimentConfig, arms: Sequence[ArmResult]) -> lis
     """A line for each arm that had no processor for a good part of a run on the measured clock."""
     if config.scheduler_clock != "measured":
         return []
-    shares = [(arm.name, arm.processor_s / arm.wall_s) for arm in arms if arm.processor_s is not None and arm.wall_s]
     return [
-        f"{name} had a processor for {share:.0%} of its time only; other programs had it for the rest, which counts as "
-        "scheduler seconds here. Repeat on a quiet machine, or with --scheduler-clock counted."
-        for name, share in shares
-        if share < QUIET_SHARE
+        f"{arm.name} had a processor for {share:.0%} of its time only; other programs had it for the rest, which "
+        "counts as scheduler seconds here. Repeat on a quiet machine, or with --scheduler-clock counted."
+        for arm in arms
+        if (share := arm.processor_share) is not None and share < QUIET_SHARE
     ]
-
-
-def recorded_result(result: Result) -> Result | None:
-    """The committed paper-scale Result, to stand beside a smaller run; None beside itself or where there is none."""
-    path = recorded_dir() / RECORDED_PAPER
-    if (
-        result.config.get("clock") == "wall"
-        or result.scale == "paper"
-        or result.kind != "reproduce"
-        or not path.is_file()
-    ):
-        return None
-    return load_result(path)
 
 
 def _shown(path: Path) -> str:

@@ -3,7 +3,8 @@
 They take minutes, so they are recorded; on the counted clock they come out the same on every machine.
 
 Notes:
-* Sweeps and the ablation run for `SHORT_S` virtual seconds of the laptop scale, 192 s of the published run's 700.
+* The sweeps of disk and cache and the ablation run for `SHORT_S` virtual seconds of the laptop scale, 192 s of the
+  published run's 700.
 * The counted clock knows one price of an inspected block. For ctypes records it is multiplied by `CTYPES_FACTOR`, what
   notebook 05 measures about a scan over them: a stated assumption, in the Result's notes.
 """
@@ -17,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvlab.experiment.arm import ArmSpec
-from kvlab.experiment.config import Experiment, ExperimentConfig, resolve, with_disk
-from kvlab.experiment.main import make_result
+from kvlab.experiment.config import Experiment, ExperimentConfig, resolve, with_disk, with_gpu_rate
+from kvlab.experiment.main import GPU_SWEEP, make_result
 from kvlab.experiment.parallel import run_arms
 from kvlab.paths import recorded_dir
 from kvlab.results import save_result
@@ -35,7 +36,11 @@ PATH = (
     ("full_scan_lru", True, "slots"),
     ("evictable_list_lru", True, "slots"),
 )
-KINDS = {"reproduce": "reproduce", "disk": "sweep", "cache": "sweep", "ablation": "ablation"}
+KINDS = {"reproduce": "reproduce", "disk": "sweep", "cache": "sweep", "gpu-rate": "sweep", "ablation": "ablation"}
+#: Run in full, as `reproduce`: what they show (how far a ratio hangs on something) shows over the whole run only.
+WHOLE = ("reproduce", "gpu-rate")
+#: Beside the rates of `--sweep-gpu-rate`: that of the recorded paper-scale run of 2026-11-29, 13,200 tokens/s.
+GPU_RATES = sorted({*GPU_SWEEP, 13_200 / 13_400})
 
 
 def arms_of(name: str) -> tuple[Experiment, list[ArmSpec]]:
@@ -44,12 +49,15 @@ def arms_of(name: str) -> tuple[Experiment, list[ArmSpec]]:
         experiment = resolve(_config(guards=(False, True), block_statuses=("ctypes", "slots")))
         arms = [arm for arm in experiment.arms if (arm.policy, arm.guard, arm.block_status) in PATH]
         return experiment, [_dearer_looks(arm) if arm.block_status == "ctypes" else arm for arm in arms]
-    experiment = resolve(_config() if name != "reproduce" else _config(seconds=None))
+    experiment = resolve(_config(seconds=None) if name in WHOLE else _config())
     arms = list(experiment.arms)
     if name == "disk":
         arms = [with_disk(arm, write, 2 * write, experiment.config.factor) for write in DISKS for arm in arms]
     elif name == "cache":
         arms = [_with_cpu(arm, gib) for gib in CPU_GIB for arm in arms]
+    elif name == "gpu-rate":
+        fitted, factor = experiment.assumptions["gpu_rate"].value, experiment.config.factor
+        arms = [with_gpu_rate(arm, fitted * f, factor) for f in GPU_RATES for arm in arms]
     return experiment, arms
 
 

@@ -9,31 +9,33 @@ from rich.table import Table as RichTable
 from kvlab.results import (
     CALL_KINDS,
     ArmResult,
+    Beside,
     Result,
+    Table,
     assumed_lines,
+    beside_notes,
+    beside_table,
     derived_table,
     guidellm_table,
-    machine_line,
     ratio_lines,
+    run_length_table,
     value_at,
 )
 
 MOMENTS = 8
 
 
-def print_result(result: Result, console: Console, recorded: Result | None = None) -> None:
-    """Everything `kvlab reproduce` says at its end. `recorded`: the committed paper-scale Result to stand beside it."""
+def print_result(result: Result, console: Console, beside: Beside | None = None) -> None:
+    """Everything `kvlab reproduce` says at its end, with the recorded Results of `beside` next to it."""
     console.print()
     if result.partial:
         console.print("[bold]PARTIAL: this run did not reach its end; rates are over what was run.[/]")
     _print_table(result, console)
     for line in ratio_lines(result):
         console.print(f"  {line}", highlight=False)
-    if recorded is not None:
-        console.print(f"\nRecorded at paper scale ({machine_line(recorded)}):", highlight=False)
-        _print_table(recorded, console, with_published=False)
-        for line in ratio_lines(recorded):
-            console.print(f"  {line}", highlight=False)
+    if beside is not None:
+        _print_beside(result, beside, console)
+    console.print()
     console.print(where_the_time_went(result))
     console.print(blocks_inspected(result))
     for arm in result.arms[:2] if result.kind == "reproduce" else ():
@@ -42,22 +44,34 @@ def print_result(result: Result, console: Console, recorded: Result | None = Non
         console.print(f"  {note}", highlight=False, style="dim")
 
 
-def _print_table(result: Result, console: Console, with_published: bool = True) -> None:
+def _print_table(result: Result, console: Console) -> None:
     table, derived = guidellm_table(result), derived_table(result)
     for part in (table, derived):
-        rich = RichTable(
-            title=part.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-        )
-        for i, column in enumerate(part.columns):
-            # Headers in two lines leave room for whole figures in 80 columns.
-            head = column.replace(" ", "\n", 1) if part is table else column
-            rich.add_column(head, justify="left" if i < part.text_columns else "right", no_wrap=i >= part.text_columns)
-        for row in part.rows:
-            if with_published or not row[0].startswith("published"):
-                rich.add_row(*row)
-        console.print(rich)
-    for note in table.notes if with_published else ():
+        console.print(_rich(part, two_line_heads=part is table))
+    for note in table.notes:
         console.print(f"  {note}", highlight=False, style="dim")
+
+
+def _print_beside(result: Result, beside: Beside, console: Console) -> None:
+    console.print()
+    tables = (beside_table(result, beside), run_length_table(result, beside))
+    for table in tables:
+        if table is not None:
+            console.print(_rich(table))
+    for line in beside_notes(result, beside):
+        console.print(f"  {line}", highlight=False)
+
+
+def _rich(table: Table, two_line_heads: bool = True) -> RichTable:
+    rich = RichTable(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, column in enumerate(table.columns):
+        # Headers in two lines leave room for whole figures in 80 columns.
+        head = column.replace(" ", "\n", 1) if two_line_heads else column
+        text = i < table.text_columns
+        rich.add_column(head, justify="left" if text else "right", no_wrap=not text)
+    for row in table.rows:
+        rich.add_row(*row)
+    return rich
 
 
 def where_the_time_went(result: Result) -> RichTable:

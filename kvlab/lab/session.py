@@ -9,7 +9,7 @@ from html import escape
 
 import kvlab
 from kvlab.lab.catalogue import Entry, entry
-from kvlab.results.environment import cpu_model, usable_cores
+from kvlab.results.environment import cores_text, cpu_model, usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def setup(notebook: str) -> Session:
     """
     here = entry(notebook)
     versions = [f"{name} {_version(name)}" for name in ("plotly", "ipywidgets")]
-    where = f"{cpu_model()}, {usable_cores()} cores"
+    where = f"{cpu_model()}, {cores_text(usable_cores())}"
     line = f"kvlab {kvlab.__version__} · Python {platform.python_version()} · {' · '.join(versions)} · {where}"
     return Session(here, line, "Everything below runs here: no GPU, no network, nothing from another notebook.")
 

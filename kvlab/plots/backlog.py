@@ -23,7 +23,8 @@ def pinned_share(backlogs: Sequence[Backlog], chosen: float, source: str = "") -
         known = ", ".join(f"{one.write_bandwidth:g}" for one in backlogs)
         raise ValueError(f"no run of a disk of {chosen!r} bytes/s; there are: {known}")
     figure = go.Figure()
-    for number, one in enumerate(backlogs):
+    # The chosen one last, so that it lies on top where full tiers coincide.
+    for number, one in sorted(enumerate(backlogs), key=lambda pair: pair[1] is found):
         t, share = thin(one.t_s, [100 * value for value in one.pinned], limit=200)
         colour = STATE_COLOURS["pinned"] if one is found else _FAINT
         figure.add_scatter(

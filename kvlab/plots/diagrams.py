@@ -119,10 +119,12 @@ def course_map() -> go.Figure:
         (0.435, 0.3, "<b>01</b> what it weighs"),
         (1.565, 0.3, "<b>06</b> down to disk"),
         (1.565, -0.35, "<b>06</b> and back"),
+        (0.435, -0.35, "<b>02</b> and back"),
         (0.0, -0.66, "<b>07</b> all of it together: from microseconds to tokens/s"),
+        (1.0, -0.66, "<b>09</b> a policy of your own in the CPU tier"),
     ):
-        anchor = "left" if x == 0.0 else "center"
-        place = {"x": x - 0.23 if x == 0.0 else x, "xanchor": anchor}
+        below = y < -0.5
+        place = {"x": x - (0.23 if x == 0.0 else -0.2) if below else x, "xanchor": "left" if below else "center"}
         figure.add_annotation(y=y, text=text, font={"size": 14}, showarrow=False, **place)
     figure.update_xaxes(visible=False, range=[-0.26, 2.26])
     figure.update_yaxes(visible=False, range=[-0.78, 0.55])

@@ -59,7 +59,7 @@ def law_against_run(result: Result, recorded: bool = False) -> go.Figure:
     figure.update_xaxes(
         title="blocks inspected in a stretch of the run (logarithmic)", type="log", exponentformat="power"
     )
-    figure.update_yaxes(title="scheduler seconds in it", type="log", exponentformat="power")
+    figure.update_yaxes(title="scheduler seconds in it (logarithmic)", type="log", exponentformat="power")
     title = (
         f"Looks at blocks are {explained[0]:.0%} of the scan's scheduler seconds, {explained[1]:.1%} of the list's: "
         "there it is the lookups"
@@ -76,8 +76,8 @@ def overtaking(
     *,
     tokens: int = 8_192,
     gpu_step_s: float = 0.02,
-    gpu_rate: float = 13_200.0,
-    ns: float = 100.0,
+    gpu_rate: float,
+    ns: float,
     pinned_share: float = 0.9,
     source: str = "",
 ) -> go.Figure:
@@ -96,7 +96,7 @@ def overtaking(
         label_end(figure, math.log10(values[-1]), name, colour, yshift=10 if name.startswith("evict") else 0)
     colour = TIME_COLOURS["gpu_compute"]
     figure.add_hline(y=2 * gpu, line={"color": colour, "dash": "dot", "width": 1.5})
-    label_end(figure, math.log10(2 * gpu), "twice the GPU's", colour)
+    label_end(figure, math.log10(2 * gpu), "twice the GPU's time", colour)
     figure.update_xaxes(
         title="CPU tier (GiB, logarithmic)", type="log", tickvals=[25, 50, 100, 200, 400, 800, 1600, 3200]
     )

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from kvlab.plots.style import INK, OTHER_COLOUR, finish
 from kvlab.profiling import BytesTable, LineProfile, TimingTable
-from kvlab.results.environment import cpu_model, usable_cores
+from kvlab.results.environment import cores_text, cpu_model, usable_cores
 
 #: The four records, in every figure. Tol's "muted" set, apart from the colours of policies, tiers and states.
 RECORD_COLOURS = {"ctypes": "#AA4499", "plain": "#999999", "slots": "#117733", "dataclass": "#44AA99"}
@@ -24,7 +24,7 @@ _PARTS = (
 
 def measured_here(more: str = "") -> str:
     """The caption of figures that were timed in this session."""
-    machine = f"{cpu_model()}, {usable_cores()} cores, Python {platform.python_version()}"
+    machine = f"{cpu_model()}, {cores_text(usable_cores())}, Python {platform.python_version()}"
     return f"Measured here on {machine}{_busy()}.{f' {more}' if more else ''}"
 
 

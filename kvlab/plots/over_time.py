@@ -20,6 +20,7 @@ from kvlab.results import ArmResult, Result, cumulative_ratio, main_pair, publis
 
 TIME_AXIS = "{} time (s)"
 PUBLISHED_SECONDS = 700
+_HEARD = "a job that ends during a step counts from the next one on"
 _WINDOWS = 120
 # From the bottom of the stack to its top.
 _STATES = {
@@ -63,7 +64,8 @@ def tokens_so_far(result: Result, recorded: bool = False) -> go.Figure:
     for arm, top, height in zip(arms, tops, heights, strict=True):
         x, y = thin(arm.series["t_s"], arm.series["total_tokens"])
         figure.add_scatter(x=x, y=y, mode="lines", name=arm.name, line={"color": policy_colour(arm), "width": 2})
-        label_end(figure, height, f"{arm.name}<br>{short_number(top)}", policy_colour(arm))
+        ended = f"{short_number(top)} at {arm.series['t_s'][-1]:.3g} s"
+        label_end(figure, height, f"{arm.name}<br>{ended}", policy_colour(arm))
     figure.update_xaxes(title=TIME_AXIS.format(result.clock), range=[0, _last(arms)])
     figure.update_yaxes(title="tokens processed (input + output)", rangemode="tozero")
     title = "Tokens processed since the cold start"
@@ -80,7 +82,10 @@ def tokens_so_far(result: Result, recorded: bool = False) -> go.Figure:
 
 
 def block_states(result: Result, recorded: bool = False) -> go.Figure:
-    """The CPU tier's blocks by state over time, stacked, a panel an arm."""
+    """The CPU tier's blocks by state over time, stacked, a panel an arm.
+
+    A sample holds until the next one: within a long step the manager hears of no finished write.
+    """
     arms = _with_series(result)
     names = [arm.name for arm in arms]
     figure = make_subplots(
@@ -96,19 +101,22 @@ def block_states(result: Result, recorded: bool = False) -> go.Figure:
                 name=state,
                 stackgroup="blocks",
                 mode="lines",
-                line={"width": 0.5, "color": STATE_COLOURS[state]},
+                line={"width": 0.5, "color": STATE_COLOURS[state], "shape": "hv"},
                 fillcolor=STATE_COLOURS[state],
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(title=TIME_AXIS.format(result.clock), row=1, col=column)
+        figure.update_xaxes(title=TIME_AXIS.format(result.clock), range=[0, _last(arms)], row=1, col=column)
         shares = [p / total for p, *rest in zip(*states, strict=True) if (total := p + sum(rest)) > 0]
         peaks.append((arm.name, max(shares, default=0.0)))
     figure.update_yaxes(title="CPU blocks", col=1)
     figure.update_yaxes(rangemode="tozero")
     title = "Pinned at most: " + ", ".join(f"{share:.0%} of the CPU blocks with {name}" for name, share in peaks)
     key = [(f"{state} ({meaning})", STATE_COLOURS[state]) for state, meaning in _STATES.items()]
-    return finish(figure, title, provenance(result, recorded), key=key, right=30)
+    for name, arm in zip(figure.layout.annotations, arms, strict=True):
+        name.font = {"color": policy_colour(arm), "size": 14}
+    caption = f"As the manager knows it: {_HEARD}. {provenance(result, recorded)}"
+    return finish(figure, title, caption, key=key, right=30)
 
 
 def ratio_by_length(result: Result, recorded: bool = False) -> go.Figure:

@@ -17,6 +17,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvlab.results import ArmResult, Result
+from kvlab.results.environment import cores_text
 
 POLICY_COLOURS = {
     "full_scan_lru": "#D55E00",
@@ -79,7 +80,7 @@ def policy_colour(arm: ArmResult) -> str:
 def provenance(result: Result, recorded: bool = False) -> str:
     """Who measured what, when and at which scale, and what is modelled."""
     env = result.environment
-    cores = f", {env['cores']} cores" if env.get("cores") else ""
+    cores = f", {cores_text(env['cores'])}" if env.get("cores") else ""
     scale = f"scale {result.scale}" + (f" (s = {result.scale_factor:g})" if result.scale_factor != 1 else "")
     clock = str(result.config.get("scheduler_clock", "measured"))
     parts = [

@@ -1,15 +1,16 @@
 """Figures over many runs: tokens/s against disk bandwidth, and what each switch of the ablation bought.
 
 Notes:
-* Sweeps are run at a small scale. An arm's `settings` are at paper scale; its rates are divided by the scale factor
-  here, so that the axes are those of the paper scale and the published figures can stand beside.
+* Sweeps and ablations are run at a small scale. An arm's `settings` are at paper scale; its rates are divided by the
+  scale factor here, so that the axes are those of the paper scale and the published figures can stand beside.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -28,6 +29,7 @@ from kvlab.results import ArmResult, Result
 DISK_WRITE = "disk_write_bytes_per_s"
 CPU_BYTES = "cpu_bytes_to_use"
 GPU_RATE = "gpu_rate_tokens_per_s"
+RATE_AXIS = "total tokens/s at paper scale"
 _PUBLISHED_CPU_GIB = 400.0
 #: With more measured settings than these the axis has powers of two instead of them.
 _MAX_TICKS = 8
@@ -68,7 +70,11 @@ def _rates_against(
     ends = {policy: points[-1][1] for policy, points in lines.items()}
     rates = [rate for points in lines.values() for _, rate in points]
     top = max([*rates, *(row["total_tok_s"] for row in (result.published or {}).get("rows", []))], default=1.0)
-    for policy, height in zip(ends, spread_labels(list(ends.values()), top * 0.07), strict=True):
+    published = (result.published or {}).get("rows", [])
+    # Where the published points stand at the right edge, too, all labels share the margin.
+    beside = [] if published_at is None else [row["total_tok_s"] for row in published]
+    heights = spread_labels([*ends.values(), *beside], top * 0.07)
+    for policy, height in zip(ends, heights, strict=False):
         colour = POLICY_COLOURS.get(policy, OTHER_COLOUR)
         figure.add_scatter(
             x=[value for value, _ in lines[policy]],
@@ -79,7 +85,8 @@ def _rates_against(
             marker={"size": 8},
         )
         label_end(figure, height, policy, colour)
-    left = _published_rates(figure, result, lines, published_at)
+    left = min((points[0][0] for points in lines.values()), default=1.0) / (1.65 if published_at else 2)
+    _published_points(figure, published, left if published_at is None else published_at, heights[len(ends) :])
     right = max((points[-1][0] for points in lines.values()), default=1.0) * 1.03
     measured = sorted({value for points in lines.values() for value, _ in points})
     ticks = measured if len(measured) <= _MAX_TICKS else [2.0**power for power in range(-4, 11)]
@@ -88,54 +95,57 @@ def _rates_against(
         type="log",
         tickvals=ticks,
         ticktext=[f"{t:g}" for t in ticks],
-        range=[math.log10(left), math.log10(right)],
+        range=[math.log10(left / 1.1), math.log10(right)],
     )
-    figure.update_yaxes(title="total tokens/s at paper scale", rangemode="tozero")
+    figure.update_yaxes(title=RATE_AXIS, rangemode="tozero")
     where = f", placed at the left edge since their {what} was not published" if published_at is None else ""
-    caption = f"Hollow: published rates{where}. Rates are divided by s. {provenance(result, recorded)}"
-    return finish(figure, _sweep_title(lines, unit), caption)
+    caption = f"Hollow: published rates{where}. {_divided(result)}{provenance(result, recorded)}"
+    return finish(figure, _sweep_title(lines, what, unit), caption, right=160)
 
 
 def ablation_bars(result: Result, recorded: bool = False) -> go.Figure:
-    """Total tokens/s of each arm, the slowest at the bottom."""
+    """Total tokens/s of each arm at paper scale, the slowest at the bottom."""
     arms = sorted(result.arms, key=lambda arm: arm.total_tok_s)
+    rates = [arm.total_tok_s / result.scale_factor for arm in arms]
     figure = go.Figure()
     figure.add_bar(
-        x=[arm.total_tok_s for arm in arms],
+        x=rates,
         y=[arm.name for arm in arms],
         orientation="h",
         marker={"color": [policy_colour(arm) for arm in arms]},
-        text=[short_number(arm.total_tok_s) for arm in arms],
+        text=[short_number(rate) for rate in rates],
         textposition="outside",
         cliponaxis=False,
     )
-    figure.update_xaxes(title="total tokens/s", rangemode="tozero")
+    figure.update_xaxes(title=RATE_AXIS, rangemode="tozero")
     title = "No arm was run"
-    if arms and arms[0].total_tok_s > 0:
-        fold = arms[-1].total_tok_s / arms[0].total_tok_s
+    if arms and rates[0] > 0:
+        fold = rates[-1] / rates[0]
         title = f"From the slowest to the fastest {fold:.2f}x: {arms[0].name} against {arms[-1].name}"
     left = 24 + round(7.6 * max((len(arm.name) for arm in arms), default=0))
     height = 60 + 32 * len(arms)
-    return finish(figure, title, provenance(result, recorded), plot_height=height, left=left, right=80)
+    caption = f"{_divided(result)}{provenance(result, recorded)}"
+    return finish(figure, title, caption, plot_height=height, left=left, right=80)
 
 
 def ablation_steps(result: Result, recorded: bool = False) -> go.Figure:
-    """From the slowest record and policy to the fastest, one switch at a time: what each step added."""
+    """From the slowest record and policy to the fastest, one switch at a time: what each step added, at paper scale."""
     path = ablation_path(result)
     figure = go.Figure()
     caption = (
         "Each bar changes one switch of the one left of it; in another order the shares may differ. "
-        f"{provenance(result, recorded)}"
+        f"{_divided(result)}{provenance(result, recorded)}"
     )
     if len(path) < 2:
         return finish(figure, "No two arms differ in one switch only", caption)
-    rates = [arm.total_tok_s for _, arm in path]
+    rates = [arm.total_tok_s / result.scale_factor for _, arm in path]
     labels = [label for label, _ in path]
     figure.add_waterfall(
         x=labels,
         y=[rates[0], *(after - before for before, after in pairwise(rates))],
         measure=["absolute"] + ["relative"] * (len(rates) - 1),
-        text=[short_number(rates[0])] + [f"{after - before:+,.0f}" for before, after in pairwise(rates)],
+        text=[short_number(rates[0])]
+        + [f"{after - before:+,.0f}<br>to {short_number(after)}" for before, after in pairwise(rates)],
         textposition="outside",
         cliponaxis=False,
         connector={"line": {"color": "#9CA3AF", "width": 1}},
@@ -143,7 +153,7 @@ def ablation_steps(result: Result, recorded: bool = False) -> go.Figure:
         decreasing={"marker": {"color": OTHER_COLOUR}},
         totals={"marker": {"color": policy_colour(path[0][1])}},
     )
-    figure.update_yaxes(title="total tokens/s", rangemode="tozero")
+    figure.update_yaxes(title=RATE_AXIS, rangemode="tozero")
     gain = rates[-1] - rates[0]
     steps = [(after - before, label) for before, after, label in zip(rates, rates[1:], labels[1:], strict=False)]
     title = f"From {short_number(rates[0])} to {short_number(rates[-1])} tokens/s"
@@ -173,26 +183,34 @@ def ablation_path(result: Result) -> list[tuple[str, ArmResult]]:
     return found
 
 
-def _published_rates(
-    figure: go.Figure, result: Result, lines: dict[str, list[tuple[float, float]]], published_at: float | None
-) -> float:
-    """Hollow points at `published_at`, None: left of the lines. Gives back the left edge of the axis."""
-    left = min((points[0][0] for points in lines.values()), default=1.0) / 1.5
-    at = left if published_at is None else published_at
-    for row in (result.published or {}).get("rows", []):
+def _divided(result: Result) -> str:
+    return "" if result.scale_factor == 1 else "Rates are divided by s. "
+
+
+def _published_points(
+    figure: go.Figure, rows: Sequence[Mapping[str, Any]], at: float, heights: Sequence[float]
+) -> None:
+    """Hollow points at `at`; their labels at `heights` in the right margin, or without them beside the points."""
+    for number, row in enumerate(rows):
         colour = POLICY_COLOURS.get(row["policy"] or "", OTHER_COLOUR)
         marker = {"symbol": "circle-open", "size": 12, "color": colour, "line": {"width": 2}}
         figure.add_scatter(x=[at], y=[row["total_tok_s"]], mode="markers", marker=marker, name="published")
         # Annotations on a logarithmic axis are placed by the exponent.
-        where = {"x": math.log10(at), "xref": "x", "xshift": 4, "yshift": 16}
-        label_end(figure, row["total_tok_s"], f"published {row['tree']}", colour, **where)
-    return left / 1.1
+        beside = {"x": math.log10(at), "xref": "x", "xshift": 4, "yshift": 16}
+        where = {"y": heights[number]} if heights else {"y": row["total_tok_s"], **beside}
+        label_end(figure, text=f"published {row['tree']}", colour=colour, **where)
 
 
-def _sweep_title(lines: dict[str, list[tuple[float, float]]], unit: str) -> str:
-    def line(points: Sequence[tuple[float, float]], policy: str) -> str:
+def _sweep_title(lines: dict[str, list[tuple[float, float]]], what: str, unit: str) -> str:
+    """What the rates do from the least setting to the most, which are the same for all lines as a rule."""
+
+    def line(policy: str, points: Sequence[tuple[float, float]]) -> str:
         (least, low), (most, high) = points[0], points[-1]
-        span = f"{short_number(low)} tokens/s at {least:g} to {short_number(high)} at {most:g} {unit}"
-        return f"{policy} from {span}"
+        return f"{policy} from {short_number(low)} to {short_number(high)} tokens/s, {least:g} to {most:g} {unit}"
 
-    return "; ".join(line(points, policy) for policy, points in lines.items()) or "No arm varies it"
+    spans = {(points[0][0], points[-1][0]) for points in lines.values()}
+    if len(spans) == 1:
+        ((least, most),) = spans
+        rates = [f"{p} {short_number(one[0][1])} to {short_number(one[-1][1])} tokens/s" for p, one in lines.items()]
+        return f"{what[0].upper()}{what[1:]} from {least:g} to {most:g} {unit}: {', '.join(rates)}"
+    return "; ".join(line(policy, points) for policy, points in lines.items()) or "No arm varies it"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import plotly.graph_objects as go
 
@@ -17,6 +16,8 @@ _BINS_PER_DECADE = 6
 _EVICT_COLOUR = "#882255"
 # More arms than this would hide one another in a histogram: the main pair is shown then.
 _MOST_ARMS = 3
+# Calls that look at more blocks than this are told of beside their bars.
+_MANY = 100
 
 
 def scheduler_seconds(result: Result, recorded: bool = False) -> go.Figure:
@@ -70,55 +71,72 @@ def step_time(result: Result, recorded: bool = False) -> go.Figure:
 
 
 def blocks_inspected(result: Result, recorded: bool = False) -> go.Figure:
-    """How many blocks an `evict` call looked at: share of the calls, per bin of a logarithmic axis."""
+    """How many blocks an `evict` call looked at: share of the calls, per bin of a logarithmic axis.
+
+    Arms stand side by side in a bin. Where few calls do most of the work, that is said beside their bars.
+    """
     figure = go.Figure()
     arms = [arm for arm in result.arms if arm.evict_calls]
     pair = main_pair(result)
     if len(arms) > _MOST_ARMS and pair:
         arms = [arm for arm in pair if arm.evict_calls]
     decades = 1
-    labels_at: dict[float, int] = {}
-    tops: dict[float, float] = {}
-    labels: list[tuple[float, dict[str, Any]]] = []
-    for arm in arms:
-        calls = arm.evict_calls
-        bins: dict[int, int] = {}
-        for inspected, often in arm.inspected_per_evict.items():
-            index = math.floor(math.log10(max(1, inspected)) * _BINS_PER_DECADE)
-            bins[index] = bins.get(index, 0) + often
-        x = [(index + 0.5) / _BINS_PER_DECADE for index in sorted(bins)]
-        y = [100 * bins[index] / calls for index in sorted(bins)]
+    width = 0.9 / _BINS_PER_DECADE / max(1, len(arms))
+    for number, arm in enumerate(arms):
+        shares = _shares(arm)
+        middle = 0.5 / _BINS_PER_DECADE + (number - (len(arms) - 1) / 2) * width
+        x = [index / _BINS_PER_DECADE + middle for index in shares]
         figure.add_bar(
-            x=x, y=y, width=0.95 / _BINS_PER_DECADE, name=arm.name, marker={"color": policy_colour(arm)}, opacity=0.75
+            x=x, y=list(shares.values()), width=width, name=arm.name, marker={"color": policy_colour(arm)}
         )
-        peak = max(range(len(y)), key=y.__getitem__)
-        text = f"{arm.name}<br>median {arm.inspected_percentile(50):,}, p99 {arm.inspected_percentile(99):,}"
-        ink = {"color": policy_colour(arm), "size": 13}
-        raised = 34 * labels_at.get(x[peak], 0)
-        labels_at[x[peak]] = labels_at.get(x[peak], 0) + 1
-        for middle, share in zip(x, y, strict=True):
-            tops[middle] = max(share, tops.get(middle, 0.0))
-        labels.append((x[peak], {"text": text, "font": ink, "yanchor": "bottom", "yshift": raised}))
+        label = {"showarrow": False, "font": {"color": policy_colour(arm), "size": 13}, "align": "left"}
+        text = f"{arm.name}: median {arm.inspected_percentile(50):,}, p99 {arm.inspected_percentile(99):,}"
+        figure.add_annotation(
+            x=0.02, xref="paper", xanchor="left", y=119 - 9 * number, yanchor="middle", text=text, **label
+        )
+        if tail := _tail(arm):
+            last = (max(shares) + 1) / _BINS_PER_DECADE
+            tallest = max(share for index, share in shares.items() if index / _BINS_PER_DECADE >= math.log10(_MANY))
+            figure.add_annotation(
+                x=last, xanchor="right", y=tallest, yanchor="bottom", yshift=6 + 40 * number, text=tail, **label
+            )
         decades = max(decades, math.ceil(x[-1]))
-    for middle, label in labels:
-        figure.add_annotation(x=middle, y=tops[middle], showarrow=False, **label)
     ticks = list(range(decades + 1))
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(
         title="blocks inspected by one evict call (logarithmic)",
         tickvals=ticks,
         ticktext=[f"{10**tick:,}" for tick in ticks],
-        range=[-0.45, decades + 0.2],
+        range=[-0.2, decades + 0.1],
     )
-    figure.update_yaxes(title="evict calls (%)", range=[0, 118 + 12 * (max(labels_at.values(), default=1) - 1)])
+    figure.update_yaxes(title="evict calls (%)", range=[0, 124], tickvals=[0, 20, 40, 60, 80, 100])
     title = ", ".join(f"{short_number(_mean_inspected(arm))} with {arm.name}" for arm in arms)
     title = f"Blocks inspected per evict call, mean: {title}" if arms else "No block was evicted"
     return finish(figure, title, provenance(result, recorded), right=40)
 
 
+def _shares(arm: ArmResult) -> dict[int, float]:
+    """Bin -> per cent of the evict calls, in order."""
+    bins: dict[int, int] = {}
+    for inspected, often in sorted(arm.inspected_per_evict.items()):
+        index = math.floor(math.log10(max(1, inspected)) * _BINS_PER_DECADE)
+        bins[index] = bins.get(index, 0) + often
+    return {index: 100 * often / arm.evict_calls for index, often in sorted(bins.items())}
+
+
+def _tail(arm: ArmResult) -> str:
+    """What the calls that look at many blocks make of all looks; "" if there is none."""
+    many = {n: often for n, often in arm.inspected_per_evict.items() if n > _MANY}
+    if not many:
+        return ""
+    looks = sum(n * often for n, often in arm.inspected_per_evict.items())
+    calls, work = sum(many.values()) / arm.evict_calls, sum(n * often for n, often in many.items()) / looks
+    return f"the {100 * calls:.2g} % of the calls that look at more than {_MANY}<br>make {100 * work:.3g} % of the work"
+
+
 def _bar(figure: go.Figure, name: str, colour: str, values: list[tuple[str, float]], longest: float) -> None:
     """One stacked segment a row; its figure is printed inside where it is wide enough to hold it."""
-    labels = [f"{value:.3g}" if value > 0.05 * longest else "" for _, value in values]
+    labels = [short_number(value) if value > 0.05 * longest else "" for _, value in values]
     figure.add_bar(
         x=[value for _, value in values],
         y=[row for row, _ in values],

@@ -3,6 +3,15 @@
 What produces a Result may need a GPU or minutes; tables, figures, report and notebooks need only the file.
 """
 
+from kvlab.results.beside import (
+    QUIET_SHARE,
+    Beside,
+    beside_notes,
+    beside_table,
+    run_length_table,
+    same_experiment,
+    trust_line,
+)
 from kvlab.results.checks import ResultError
 from kvlab.results.compare import (
     METRICS,
@@ -39,16 +48,20 @@ __all__ = [
     "MARKS",
     "METRICS",
     "OF_WHICH",
+    "QUIET_SHARE",
     "SCHEMA_VERSION",
     "SERIES",
     "STEP_KINDS",
     "ArmResult",
+    "Beside",
     "Ratio",
     "Result",
     "ResultError",
     "Table",
     "assumed_lines",
     "assumed_rows",
+    "beside_notes",
+    "beside_table",
     "collect_environment",
     "common_stretch_ratio",
     "cumulative_ratio",
@@ -65,7 +78,10 @@ __all__ = [
     "ratio_lines",
     "result_from_json",
     "result_to_json",
+    "run_length_table",
+    "same_experiment",
     "save_result",
+    "trust_line",
     "utc_now",
     "value_at",
     "write_atomic",

@@ -53,6 +53,11 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine() or "unknown CPU"
 
 
+def cores_text(cores: int) -> str:
+    """ "1 core", "2 cores"."""
+    return f"{cores} core{'' if cores == 1 else 's'}"
+
+
 def usable_cores() -> int:
     """Cores this process may use, which in a container can be fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):

@@ -147,6 +147,11 @@ class ArmResult:
         return sum(s for kind, s in self.seconds.items() if kind not in OF_WHICH)
 
     @property
+    def processor_share(self) -> float | None:
+        """Of the real seconds, the share in which this arm had a processor, 0.0 to 1.0; None where not measured."""
+        return None if self.processor_s is None or not self.wall_s else self.processor_s / self.wall_s
+
+    @property
     def evict_calls(self) -> int:
         return sum(self.inspected_per_evict.values())
 

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from kvlab.results.compare import format_rate
+from kvlab.results.environment import cores_text
 from kvlab.results.model import ArmResult, Result
 from kvlab.results.published import PUBLISHED_COLUMNS
 
@@ -132,5 +133,5 @@ def _notes(result: Result) -> list[str]:
 def machine_line(result: Result) -> str:
     """The machine and the moment, for captions."""
     env = result.environment
-    cores = f", {env['cores']} cores" if env.get("cores") else ""
+    cores = f", {cores_text(env['cores'])}" if env.get("cores") else ""
     return f"{env.get('cpu', 'unknown CPU')}{cores}, Python {env.get('python', '?')}, {result.created}"
