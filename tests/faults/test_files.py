@@ -7,6 +7,7 @@ the reason.
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import resource
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from kvlab.base import ReqContext
+from kvlab.tiering.fs import block_file
 from tests.faults.shim import Fault, fail_calls
 from tests.fs.rig import ROW, Rig, key, keys, rig, stamp
 
@@ -199,7 +201,7 @@ def test_short_read(made: Rig) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
-@pytest.mark.parametrize("call", ["open", "pwritev", "rename"])
+@pytest.mark.parametrize("call", ["mkdir", "open", "pwritev", "rename"])
 def test_any_call_of_a_write_fails(made: Rig, call: str, code: int) -> None:
     new = keys([51, 52, 53])
     with fail_calls(call, Fault(at=0, times=100, code=code, below=made.tier.mapper.block_dir)):
@@ -236,6 +238,20 @@ def test_report_b45_a_full_disk_is_one_warning_not_one_a_block(made: Rig, caplog
 
 def assert_no_temporary_files(made: Rig) -> None:
     assert not list(made.tier.mapper.root_dir.rglob("*.tmp"))
+
+
+def test_file_system_without_locks_is_written_to(made: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks only protect temporary files from a sweep; without them no sweep removes any."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    left = path_of(made, 51).parent / "left_0123456789abcdef.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"somebody may be writing this")
+    assert not block_file.remove_if_abandoned(str(left)) and left.exists()
+    assert_others_go_on(made)
 
 
 # --- the real thing, where this machine allows it ---

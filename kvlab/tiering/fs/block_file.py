@@ -84,7 +84,8 @@ class BlockFiles:
         temporary = f"{path}_{self._token():016x}{TEMP_SUFFIX}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | self._flags, 0o644)
         try:
-            with suppress(BlockingIOError):
+            # Held by a sweep at this moment, or a file system without locks: there no sweep removes anything either.
+            with suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             views = [row]
             if self.checksum:

@@ -61,7 +61,10 @@ def _make_one(path: str) -> bool:
     except FileExistsError:
         return False
     except FileNotFoundError:
-        _make_one(os.path.dirname(path))
+        parent = os.path.dirname(path)
+        if parent in ("", path):
+            raise
+        _make_one(parent)
         with suppress(FileExistsError):
             os.mkdir(path)
             return True

@@ -10,6 +10,7 @@ Notes:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Collection
 from pathlib import Path
@@ -75,7 +76,7 @@ class FileSystemTier(ThreadedTier):
         checked_int("n_read_threads", n_read_threads, at_least=1)
         checked_int("n_write_threads", n_write_threads, at_least=1)
         check_positive(write_bandwidth=write_bandwidth, read_bandwidth=read_bandwidth)
-        self.mapper = FileMapper(root_dir, (run or RunFields()).with_checksum(checksum))
+        self.mapper = FileMapper(os.path.abspath(root_dir), (run or RunFields()).with_checksum(checksum))
         self.mapper.write_config()
         self.mapper.block_dir.mkdir(exist_ok=True)
         files = BlockFiles(row_bytes, direct_io=_use_direct_io(direct_io, self.mapper, row_bytes), checksum=checksum)
