@@ -26,6 +26,10 @@ class OffloadingStateError(AssertionError):
     """A caller broke the protocol, for instance loaded a block that is not ready. Nothing was changed."""
 
 
+class BlockNotReadyError(OffloadingStateError):
+    """`prepare_load` of a block that is gone or still being written: what a lookup promised may have been evicted."""
+
+
 def make_offload_key(block_hash: bytes, group_idx: int) -> OffloadKey:
     """`block_hash` (any length, bytes) followed by the KV-cache group index as 4 bytes, big-endian, unsigned.
 
@@ -162,7 +166,7 @@ class OffloadingManager(ABC):
 
     @abstractmethod
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
-        """Pin blocks for reading, until `complete_load`. Raises OffloadingStateError for a missing or unready one."""
+        """Pin blocks for reading, until `complete_load`. Raises BlockNotReadyError for a missing or unready one."""
 
     @abstractmethod
     def prepare_store(self, keys: Collection[OffloadKey], req_context: ReqContext) -> PrepareStoreOutput | None:

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any, Literal
 
 from kvlab.base import (
+    BlockNotReadyError,
     CPULoadStoreSpec,
     LookupResult,
     ManagerStats,
@@ -115,13 +116,13 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
         """Pin each key once per mention; slots in the order of `keys`.
 
-        Raises OffloadingStateError, with nothing pinned, if a key is missing or being written.
+        Raises BlockNotReadyError, with nothing pinned, if a key is missing or being written.
         """
         found: list[tuple[OffloadKey, BlockStatus]] = []
         for key in keys:
             block = self.cache_policy.get(key)
             if block is None or block.ref_cnt < 0:
-                raise OffloadingStateError(
+                raise BlockNotReadyError(
                     f"prepare_load: block {key!r} is {describe_state(block)}; only ready blocks can be read"
                 )
             found.append((key, block))

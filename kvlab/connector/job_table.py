@@ -11,7 +11,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Literal
 
 from kvlab.base import OffloadingStateError, OffloadKey
@@ -70,7 +70,7 @@ class JobTable:
 
     def count_down(
         self, meta: OffloadingWorkerMetadata, stats: ConnectorStats
-    ) -> Iterator[tuple[int, TransferJobStatus]]:
+    ) -> list[tuple[int, TransferJobStatus]]:
         """Jobs that all workers have reported now; they stay open until `close`.
 
         Raises OffloadingStateError, with nothing changed, for a job id never handed out, or reported by more workers
@@ -81,6 +81,7 @@ class JobTable:
             if job_id >= self._stale_below and not 0 < count <= waiting:
                 left = f"waiting for {waiting} workers" if job_id in self.open else "unknown"
                 raise OffloadingStateError(f"job {job_id}: {count} workers report completion, but it is {left}")
+        complete = []
         for job_id, count in meta.completed_jobs.items():
             if job_id < self._stale_below:
                 stats.stale_completions += 1
@@ -89,7 +90,8 @@ class JobTable:
             job.failed |= job_id in meta.failed_jobs
             job.pending_count -= count
             if job.pending_count == 0:
-                yield job_id, job
+                complete.append((job_id, job))
+        return complete
 
     def close(self, job_id: int, *, request_finished: bool) -> None:
         job = self.open.pop(job_id)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from kvlab.base import (
+    BlockNotReadyError,
     OffloadingEvent,
     OffloadingManager,
     OffloadingStateError,
@@ -95,11 +96,19 @@ class OffloadingConnector:
         self._batch_jobs_to_flush: set[int] = set()
         self._batch_allocated_block_ids: set[int] = set()
         self._blocks_being_loaded: set[OffloadKey] | None = set() if enable_prefix_caching else None
+        self._ended_loads: list[tuple[str, bool]] = []
 
     # --- requests ---
 
     def on_new_request(self, request: ConnectorRequest) -> None:
-        """The client's `kv_transfer_params` reach managers and policies, with the positions of the blocks."""
+        """The client's `kv_transfer_params` reach managers and policies, with the positions of the blocks.
+
+        Raises OffloadingStateError for the id of a request that is live, or gone with copies still in flight.
+        """
+        if request.request_id in self._req_status:
+            raise OffloadingStateError(
+                f"request id {request.request_id!r} is taken: that request is live or has copies in flight"
+            )
         params = dict(getattr(request, "kv_transfer_params", None) or {})
         ctx = ReqContext(request.request_id, params)
         offloading = self.manager.on_new_request(ctx)
@@ -125,8 +134,8 @@ class OffloadingConnector:
         return state is not None and bool(state.transfer_jobs)
 
     def _finalize(self, state: RequestOffloadState) -> None:
-        self.manager.on_request_finished(state.req_context)
         del self._req_status[state.req.request_id]
+        self.manager.on_request_finished(state.req_context)
 
     # --- lookup ---
 
@@ -177,7 +186,7 @@ class OffloadingConnector:
         started = self._clock()
         try:
             cpu_spec = self.manager.prepare_load(keys_to_load, state.req_context)
-        except OffloadingStateError:
+        except BlockNotReadyError:
             self.stats.loads_lost += 1
             return False
         finally:
@@ -289,26 +298,45 @@ class OffloadingConnector:
     def update_connector_output(self, meta: OffloadingWorkerMetadata) -> list[tuple[str, bool]]:
         """Count down each job; at 0 tell the manager. Returns (request id, success) for every load that ended.
 
-        Raises OffloadingStateError for a job id never handed out, or reported by more workers than there are.
+        Raises OffloadingStateError, with nothing changed, for a job id never handed out, or reported by more workers
+        than there are. What the manager raises about one job is raised after all others have been completed; that job
+        is closed, a load as failed, and the next call returns the loads that ended in this one.
         """
-        ended_loads: list[tuple[str, bool]] = []
+        refused: list[Exception] = []
         for job_id, job in self.jobs.count_down(meta, self.stats):
-            self._complete_job(job_id, job)
-            if not job.is_store:
-                ended_loads.append((job.req_id, not job.failed))
+            try:
+                self._complete_job(job_id, job)
+            except Exception as error:
+                refused.append(error)
+        if refused:
+            for other in refused[1:]:
+                refused[0].add_note(f"and of another job: {other!r}")
+            raise refused[0]
+        ended_loads, self._ended_loads = self._ended_loads, []
         return ended_loads
 
     def _complete_job(self, job_id: int, job: TransferJobStatus) -> None:
         state = self._req_status[job.req_id]
         started = self._clock()
+        accepted = False
+        try:
+            if job.is_store:
+                self.manager.complete_store(job.keys, state.req_context, not job.failed)
+            else:
+                self.manager.complete_load(job.keys, state.req_context)
+            accepted = True
+        finally:
+            self.seconds["complete_store" if job.is_store else "complete_load"] += self._clock() - started
+            self._close_job(job_id, job, state, accepted)
+
+    def _close_job(self, job_id: int, job: TransferJobStatus, state: RequestOffloadState, accepted: bool) -> None:
         if job.is_store:
-            self.manager.complete_store(job.keys, state.req_context, not job.failed)
-            self.seconds["complete_store"] += self._clock() - started
             self.stats.stores_failed += job.failed
         else:
-            self.manager.complete_load(job.keys, state.req_context)
-            self.seconds["complete_load"] += self._clock() - started
-            self.stats.loads_failed += job.failed
+            # Refused: somebody else has unpinned the blocks, and their slots may hold other data by now.
+            failed = job.failed or not accepted
+            self.stats.loads_failed += failed
+            self._ended_loads.append((job.req_id, not failed))
             if self._blocks_being_loaded:
                 self._blocks_being_loaded.difference_update(job.keys)
         self.jobs.close(job_id, request_finished=state.req.is_finished)
@@ -326,19 +354,26 @@ class OffloadingConnector:
 
     def reset_cache(self) -> set[int]:
         """Forget everything offloaded; live requests offer again from block 0. Returns the job ids still in flight,
-        whose later completions are ignored. Must not be called in the middle of scheduling a step."""
+        whose later completions are ignored. Must not be called in the middle of scheduling a step.
+
+        What the manager raises is raised after the connector has forgotten its part.
+        """
         if self._batch_load_jobs or self._batch_allocated_block_ids:
             raise OffloadingStateError("reset_cache in the middle of a step: loads are queued for it")
-        for state in list(self._req_status.values()):
-            if state.req.is_finished:
-                self._finalize(state)
-        self.manager.reset_cache()
-        for state in self._req_status.values():
-            state.transfer_jobs.clear()
-            start_over(self.groups, state)
-        if self._blocks_being_loaded is not None:
-            self._blocks_being_loaded.clear()
-        return self.jobs.forget_all()
+        try:
+            for state in list(self._req_status.values()):
+                if state.req.is_finished:
+                    self._finalize(state)
+            self.manager.reset_cache()
+        finally:
+            self._req_status = {r: state for r, state in self._req_status.items() if not state.req.is_finished}
+            for state in self._req_status.values():
+                state.transfer_jobs.clear()
+                start_over(self.groups, state)
+            if self._blocks_being_loaded is not None:
+                self._blocks_being_loaded.clear()
+            in_flight = self.jobs.forget_all()
+        return in_flight
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         return self.manager.take_events()

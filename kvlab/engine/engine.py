@@ -52,7 +52,14 @@ class Engine(Batch):
             self.add_request(request)
 
     def add_request(self, request: SentRequest, arrival_s: float | None = None) -> EngineRequest:
-        """`arrival_s`: when it came, if that was before now."""
+        """`arrival_s`: when it came, if that was before now.
+
+        ValueError, with nothing changed, for the id of a request that is live, or gone with copies still in flight.
+        """
+        req_id = request.request_id
+        if req_id in self.requests or self.connector.has_transfers(req_id):
+            state = "live" if req_id in self.requests else "gone, but copies of it are in flight"
+            raise ValueError(f"request_id {req_id!r} is taken, by a request that is {state}: give each its own")
         req = EngineRequest(request, self.clock.now if arrival_s is None else arrival_s)
         self.requests[req.request_id] = req
         self.waiting.append(req)
@@ -86,7 +93,15 @@ class Engine(Batch):
 
     def reset_cache(self) -> None:
         """Drop everything offloaded. Copies in flight are waited for; requests that were loading start again."""
-        in_flight = self.scheduler.run(self.connector.reset_cache)
+        in_flight = set(self.connector.jobs.open)
+        try:
+            self.scheduler.run(self.connector.reset_cache)
+        finally:
+            # Also where the manager raised: the connector has forgotten these copies, so nobody else waits for them.
+            if not self.connector.num_jobs():
+                self._start_again_after(in_flight)
+
+    def _start_again_after(self, in_flight: set[int]) -> None:
         started = self.clock.now
         self.clock.advance_to(self.workers.flush(in_flight, started))
         self.stats.wait_seconds += self.clock.now - started

@@ -38,7 +38,10 @@ class JobMetadata:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The end of a job. `success`: every key made it; otherwise `successful_keys` names those that did (None: none)."""
+    """The end of a job. `success`: every key made it; otherwise `successful_keys` names those that did (None: none).
+
+    If a result names keys, those count, also with `success`.
+    """
 
     job_id: JobId
     success: bool

@@ -19,6 +19,7 @@ Notes:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from kvlab.base import (
@@ -210,7 +211,7 @@ class TieringOffloadingManager(OffloadingManager):
             tier.on_schedule_end()
 
     def has_pending_work(self) -> bool:
-        return bool(self._transfers.jobs) or any(tier.has_pending_work() for tier in self.secondary_tiers)
+        return self._transfers.pending or any(tier.has_pending_work() for tier in self.secondary_tiers)
 
     def next_event_s(self) -> float | None:
         """The earliest `next_event_s` of the tiers, on their clock; None if none has one."""
@@ -223,16 +224,19 @@ class TieringOffloadingManager(OffloadingManager):
     def reset_cache(self) -> None:
         """Empty the CPU tier. Tiers are drained and keep what they hold; promotions not yet submitted are dropped;
         requests whose "finished" waited for a GPU store are finished now. A job reported later is ignored."""
-        for tier in self.secondary_tiers:
-            tier.drain_jobs()
-        try:
-            self._transfers.process_finished_jobs()
-        finally:
-            self._transfers.forget_all()
-            self.primary_tier.reset_cache()
-            self._processed_jobs_this_step = False
-            for req_context in self._requests.reset(keep_live=self.defer_request_finished):
-                self._tell_tiers_finished(req_context)
+        with ExitStack() as reset:
+            # In this order from the last one up, each whatever the others raise.
+            reset.callback(self._forget_all)
+            reset.callback(self._transfers.process_finished_jobs)
+            for tier in reversed(self.secondary_tiers):
+                reset.callback(tier.drain_jobs)
+
+    def _forget_all(self) -> None:
+        self._transfers.forget_all()
+        self.primary_tier.reset_cache()
+        self._processed_jobs_this_step = False
+        for req_context in self._requests.reset(keep_live=self.defer_request_finished):
+            self._tell_tiers_finished(req_context)
 
     def shutdown(self) -> None:
         for tier in self.secondary_tiers:

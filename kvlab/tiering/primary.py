@@ -36,7 +36,7 @@ class CPUPrimaryTierOffloadingManager(CPUOffloadingManager):
         return self._count
 
     def prepare_read(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
-        """Pin blocks for a tier to read, until `complete_read`. OffloadingStateError for a missing or unready one."""
+        """Pin blocks for a tier to read, until `complete_read`. BlockNotReadyError for a missing or unready one."""
         stats = self.stats
         loads = stats.loads
         spec = super().prepare_load(keys, req_context)

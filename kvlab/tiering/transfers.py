@@ -101,14 +101,15 @@ class Transfers:
         if job is None:
             return
         arrived, lost = list(job.keys), []
-        if not result.success:
+        if not result.success or result.successful_keys is not None:
+            # Named keys count, whatever the flag says: one too many would be read as data that never came.
             good = set(result.successful_keys or ())
             arrived = [key for key in job.keys if key in good]
             lost = [key for key in job.keys if key not in good]
         primary = self._primary_tier
         if not job.is_promotion:
             if tier_index in self._backpressure:
-                self._backpressure[tier_index].ended(job.job_id, result.success)
+                self._backpressure[tier_index].ended(job.job_id, result.success and not lost)
             primary.complete_read(job.keys, job.req_context)
             if primary.counting:
                 primary.stats.cascades_failed += len(lost)
@@ -130,6 +131,11 @@ class Transfers:
             unused = self._promoted_unused.intersection(output.evicted_keys)
             self._promoted_unused -= unused
             self.promotions_evicted_unused += len(unused)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a job is open or a promotion waits for the end of the step."""
+        return bool(self.jobs or self._pending_load_submissions)
 
     def forget_all(self) -> None:
         """For a reset: drop open jobs and promotions not yet submitted, without giving slots or pins back."""
