@@ -99,14 +99,21 @@ class WallWorkers:
         return self._clock.now
 
     def flush(self, job_ids: set[int], now: float) -> float:
-        """Wait until these jobs have ended; stores held back are started for it."""
+        """Wait until these jobs have ended; stores held back are started for it. After `job_timeout_s`, jobs that move
+        no byte any more are waited for no longer; WorkerHungError for one that may."""
         if any(job.job_id in job_ids for job in self._held_stores):
             self._submit(self._held_stores)
             self._held_stores = []
         if job_ids:
-            for worker in self.workers:
-                worker.wait(job_ids)
+            self._wait(job_ids)
         return self._clock.now
+
+    def _wait(self, job_ids: set[int]) -> None:
+        started = perf_counter()
+        for rank, worker in enumerate(self.workers):
+            if not worker.wait(job_ids, max(0.0, self.job_timeout_s - (perf_counter() - started))):
+                for job_id in sorted(job_ids):
+                    self._stop(rank, job_id, perf_counter() - started)
 
     def _submit(self, jobs: Sequence[TransferJob]) -> None:
         for job in jobs:
@@ -143,15 +150,18 @@ class WallWorkers:
         self._count(rank, result.job_id, result.success, done)
 
     def _give_up(self, rank: int, job_id: int, seconds: float, done: OffloadingWorkerMetadata) -> None:
+        self._stop(rank, job_id, seconds)
+        log.warning("worker %d never reported copy job %d (%.1f s): counted as failed", rank, job_id, seconds)
+        self.jobs_given_up += 1
+        self._given_up.add((rank, job_id))
+        self._count(rank, job_id, False, done)
+
+    def _stop(self, rank: int, job_id: int, seconds: float) -> None:
         if not self.workers[rank].cancel(job_id):
             raise WorkerHungError(
                 f"worker {rank}: copy job {job_id} has been running for {seconds:.1f} s and cannot be stopped; its GPU "
                 f"blocks and CPU slots cannot be given to anybody else"
             )
-        log.warning("worker %d never reported copy job %d (%.1f s): counted as failed", rank, job_id, seconds)
-        self.jobs_given_up += 1
-        self._given_up.add((rank, job_id))
-        self._count(rank, job_id, False, done)
 
     def _count(self, rank: int, job_id: int, success: bool, done: OffloadingWorkerMetadata) -> None:
         ranks = self._waiting_for[job_id][1]

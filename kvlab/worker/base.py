@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from time import perf_counter
 
 from kvlab.base import CPULoadStoreSpec, GPULoadStoreSpec, OffloadingStateError, TransferResult
 
@@ -37,8 +38,9 @@ class OffloadingHandler(ABC):
         """Jobs that ended since the last call, in the order of their submission, each once."""
 
     @abstractmethod
-    def wait(self, job_ids: Collection[int]) -> None:
-        """Return when these jobs (unknown ones are skipped) have ended; they are still reported."""
+    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
+        """Return when these jobs (unknown ones are skipped) have ended, or after so many seconds; whether they have
+        ended. They are still reported."""
 
     @abstractmethod
     def cancel(self, job_id: int) -> bool:
@@ -75,9 +77,13 @@ class OffloadingWorker:
     def get_finished(self) -> list[TransferResult]:
         return [result for handler in self._handlers.values() for result in handler.get_finished()]
 
-    def wait(self, job_ids: Collection[int]) -> None:
-        for handler in self._handlers.values():
-            handler.wait(job_ids)
+    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
+        """As the handlers'; `timeout_s` for all together."""
+        deadline = None if timeout_s is None else perf_counter() + timeout_s
+        return all(
+            handler.wait(job_ids, None if deadline is None else max(0.0, deadline - perf_counter()))
+            for handler in self._handlers.values()
+        )
 
     def cancel(self, job_id: int) -> bool:
         return all(handler.cancel(job_id) for handler in self._handlers.values())

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Collection
+from time import perf_counter, sleep
 from typing import Any
 
 from kvlab.base import CPULoadStoreSpec, GPULoadStoreSpec, OffloadingStateError, TransferResult
@@ -23,6 +24,8 @@ from kvlab.worker.plan import PageMoves, plan_moves
 from kvlab.worker.streams import Event, Streams
 
 log = logging.getLogger("kvlab.worker")
+
+_POLL_S = 50e-6
 
 
 class JobCancelled(Exception):
@@ -116,10 +119,20 @@ class CopyHandler(OffloadingHandler):
             results.append(TransferResult(job.job_id, ok, job.num_bytes if ok else None, seconds, self.transfer_type))
         return results
 
-    def wait(self, job_ids: Collection[int]) -> None:
-        for job in self._jobs:
-            if job.job_id in job_ids:
-                job.end.synchronize()
+    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
+        ends = [job.end for job in self._jobs if job.job_id in job_ids]
+        if timeout_s is None:
+            for end in ends:
+                end.synchronize()
+            return True
+        deadline = perf_counter() + timeout_s
+        for end in ends:
+            # A device's event can be waited for without limit or asked, nothing in between.
+            while not end.query():
+                if perf_counter() >= deadline:
+                    return False
+                sleep(_POLL_S)
+        return True
 
     def cancel(self, job_id: int) -> bool:
         return all(job.end.query() or job.cancel() for job in self._jobs if job.job_id == job_id)

@@ -197,6 +197,25 @@ def test_copy_that_hangs_and_cannot_be_stopped_ends_the_run(rigs: Any) -> None:
         drain(rig.engine, max_steps=100_000)
 
 
+def test_a_flush_waits_for_a_hung_copy_as_long_as_anybody_does(rigs: Any) -> None:
+    """A reset waits for the copies in flight: one that hangs ends the run, one that has not begun is taken back."""
+    rig = rigs(samples=4)
+    rig.engine.start()
+    go = step_until_loading(rig)
+    rig.workers.job_timeout_s = 0.1
+    jobs = set(rig.engine.connector.jobs.open)
+    real = rig.workers.workers[0].cancel
+    rig.workers.workers[0].cancel = lambda job_id: False
+    with pytest.raises(WorkerHungError, match=rf"worker 0: copy job {min(jobs)} has been running for 0.1 s"):
+        rig.workers.flush(jobs, rig.engine.clock.now)
+    # Behind a copy that hangs, none of them has begun: they can be taken back, and the engine goes on.
+    rig.workers.workers[0].cancel = real
+    rig.engine.reset_cache()
+    go.set()
+    drain(rig.engine, max_steps=100_000)
+    check_nothing_held(rig.engine)
+
+
 def test_stores_that_must_be_flushed_end_before_loads_begin() -> None:
     """A load may be given the very blocks that a store of a preempted request still reads."""
     calls: list[tuple[str, Any]] = []
@@ -206,8 +225,9 @@ def test_stores_that_must_be_flushed_end_before_loads_begin() -> None:
             calls.append(("start", job_id))
             return True
 
-        def wait(self, job_ids: set[int]) -> None:
+        def wait(self, job_ids: set[int], timeout_s: float | None = None) -> bool:
             calls.append(("wait", set(job_ids)))
+            return True
 
     workers = WallWorkers([Spy()], WallClock())  # type: ignore[list-item]
     workers.start_step(OffloadingConnectorMetadata([], [job(0, 1, True)], set()), 0.0)
