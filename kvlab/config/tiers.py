@@ -21,9 +21,11 @@ from kvlab.config.errors import ConfigError, did_you_mean, unknown_name, wrong_v
 from kvlab.config.located_json import LocatedJSON
 from kvlab.config.numbers import read_bool, read_int, read_text_value
 from kvlab.config.source import Origin
+from kvlab.config.tier_options import options_of, read_option
 
 TIER_TYPES = ("example", "fs", "obj")
 FS_DEFAULTS: Mapping[str, Any] = {"n_read_threads": 16, "n_write_threads": 16}
+OBJ_IO_THREADS = 4
 
 _LATER_TYPES = {"p2p": "0.25", "kvcr": "0.30"}
 _OTHER_WORDS = {
@@ -35,17 +37,6 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "fs": ("root_dir", "n_read_threads", "n_write_threads", "enable_kv_events", "locality"),
     "obj": ("store_config", "prefix", "io_threads"),
 }
-# Options that kvlab's own tiers have and vLLM's do not; the tier's constructor checks their values.
-_KVLAB_KEYS: Mapping[str, tuple[str, ...]] = {
-    "fs": (
-        "max_bytes", "checksum", "max_queued_write_bytes", "write_bandwidth", "read_bandwidth", "job_timeout_s",
-        "correct_verdicts", "direct_io",
-    ),
-    "obj": (
-        "protocol", "storage_options", "request_timeout_s", "checksum", "max_queued_write_bytes", "write_bandwidth",
-        "read_bandwidth", "job_timeout_s", "correct_verdicts",
-    ),
-}  # fmt: skip
 _LATER_KEYS = {"enable_kv_events": "0.26", "locality": "0.26", "backpressure": "0.31"}
 _STORE_KEYS = ("bucket", "endpoint_override", "access_key", "secret_key", "scheme", "ca_bundle")
 _SECRETS = ("access_key", "secret_key")
@@ -74,11 +65,18 @@ class TierConfig:
     def made_with(self) -> dict[str, Any]:
         """The entry as `kvlab.tiering.create_tier` takes it: without what kvlab ignores."""
         ignored = ("custom_param", *_LATER_KEYS)
-        return {key: value for key, value in self.to_dict().items() if key not in ignored}
+        return {key: value for key, value in self.to_dict().items() if key not in ignored} | self.own_options()
+
+    def own_options(self) -> dict[str, Any]:
+        """Options that only kvlab has, as the tier takes them: sizes in bytes."""
+        own = options_of(self.type)
+        return {key: read_option(key, value, key) for key, value in self.options.items() if key in own}
 
     def public_options(self) -> dict[str, Any]:
-        """`options` fit to be shown: keys of a store are masked."""
+        """`options` fit to be shown: keys of a store are masked, and whatever its file system is told."""
         shown = dict(self.options)
+        if isinstance(shown.get("storage_options"), dict):
+            shown["storage_options"] = dict.fromkeys(shown["storage_options"], "***")
         if isinstance(shown.get("store_config"), dict):
             shown["store_config"] = {k: "***" if k in _SECRETS else v for k, v in shown["store_config"].items()}
         return shown
@@ -149,7 +147,7 @@ def _fail_type(name: str, tier_type: str, where: object) -> NoReturn:
 
 
 def _check_key(name: str, tier_type: str, key: str, where: object) -> list[str]:
-    own = _KVLAB_KEYS.get(tier_type, ())
+    own = options_of(tier_type)
     if key in own:
         return [f"{name}.{key} is kvlab's: vLLM refuses it ({where})"]
     known = (*_KEYS[tier_type], *own)
@@ -172,6 +170,9 @@ def _check_options(
     for key in ("n_read_threads", "n_write_threads", "io_threads"):
         if key in options:
             read_int(options[key], f"{name}.{key}", where(key), at_least=1)
+    for key in options_of(tier_type):
+        if key in options:
+            read_option(key, options[key], f"{name}.{key}", where(key))
     if tier_type == "fs":
         if "root_dir" not in options:
             raise ConfigError(

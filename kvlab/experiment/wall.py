@@ -12,16 +12,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvlab.config import ConfigError
 from kvlab.config.numbers import format_bytes
+from kvlab.config.tier_options import options_of
 from kvlab.experiment.config import Experiment
 from kvlab.tiering.region import PAGE_BYTES, memory_available
 
 if TYPE_CHECKING:
+    from kvlab.config import TierConfig
     from kvlab.device import Device
     from kvlab.experiment.arm import ArmSpec
 
@@ -38,7 +41,8 @@ NO_PROGRESS_S = 60.0
 @dataclass(frozen=True, slots=True)
 class WallSpec:
     """What an arm needs beyond its `ArmSpec` to move real bytes. Bandwidths in bytes/s; `num_tensors` KV tensors a
-    worker; `root_dir` None: a scratch folder, removed at the end; `job_timeout_s`: for copies and for files."""
+    worker; `root_dir` None: a scratch folder, removed at the end; `job_timeout_s`: for copies; `tier_options`: of each
+    tier, kvlab's own options that the configuration gives, sizes at the run's scale."""
 
     device: str
     write_bandwidth: float
@@ -48,16 +52,18 @@ class WallSpec:
     root_dir: str | None = None
     verify: str = "loads"
     job_timeout_s: float = 60.0
+    tier_options: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WallPlan:
-    """`byte_factor`: block bytes of the layout / block bytes used."""
+    """`byte_factor`: block bytes of the layout / block bytes used; `remarks`: what stands in for what."""
 
     device: Device
     block_bytes: int
     byte_factor: float
     minutes: float
+    remarks: tuple[str, ...] = ()
 
     def lines(self, arms: tuple[ArmSpec, ...]) -> list[str]:
         """What a reader has to know about the scaling, for the terminal and the Result."""
@@ -73,6 +79,7 @@ class WallPlan:
             "GPU time of a step: real bf16 matrix products, as many as take the modelled time."
             if self.device.is_cuda
             else "GPU time of a step: one small matrix product; no GPU time is played, so rates are this CPU's.",
+            *self.remarks,
         ]
 
 
@@ -91,7 +98,8 @@ def on_wall_clock(
     if not first.tiers:
         raise ConfigError("the wall clock needs a secondary tier in the configuration", key="secondary_tiers")
     size = block_bytes or _fitting_block_bytes(first, device)
-    plan = WallPlan(device, size, first.block_bytes / size, minutes)
+    entries = experiment.pr_input.kv_transfer.secondary_tiers
+    plan = WallPlan(device, size, first.block_bytes / size, minutes, _remarks(entries))
     seconds = minutes * 60 / len(experiment.arms)
     wall = WallSpec(
         device=device.kind,
@@ -100,6 +108,7 @@ def on_wall_clock(
         num_tensors=_num_tensors(experiment, size // first.world_size),
         n_threads=16 if device.is_cuda else 4,
         root_dir=None if root_dir is None else str(root_dir),
+        tier_options=tuple(_tier_options(entry, plan.byte_factor, experiment.config.factor, size) for entry in entries),
     )
     _require_disk(wall, seconds)
     arms = tuple(
@@ -114,6 +123,37 @@ def on_wall_clock(
         for arm in experiment.arms
     )
     return replace(experiment, arms=arms), plan
+
+
+def _tier_options(entry: TierConfig, byte_factor: float, scale: int, block_bytes: int) -> dict[str, Any]:
+    """Of a tier's own options those that an `fs` tier has. Bytes shrink with the number of blocks (scale) and with
+    their size, bandwidths as the disk's do; seconds are real seconds. ConfigError if less than a block is left."""
+    own, found = options_of("fs"), {}
+    for name, value in entry.own_options().items():
+        if name not in own:
+            continue
+        if name.endswith("_bandwidth"):
+            value = value * scale / byte_factor
+        elif own[name].scales:
+            value = int(value / scale / byte_factor)
+            # A checksum page comes on top of each block's file.
+            least = block_bytes + (PAGE_BYTES if name == "max_bytes" and entry.options.get("checksum") else 0)
+            if value < least:
+                key = f"secondary_tiers[{entry.index}].{name}"
+                raise ConfigError(
+                    f"{key} {entry.options[name]} is {value:,} bytes at this scale, but a block has {least:,}",
+                    key=key, value=entry.options[name], where=entry.origin or "",
+                )  # fmt: skip
+        found[name] = value
+    return found
+
+
+def _remarks(entries: Sequence[TierConfig]) -> tuple[str, ...]:
+    return tuple(
+        f"secondary_tiers[{entry.index}] is of type {entry.type!r}: here files on this machine's disk stand in for it."
+        for entry in entries
+        if entry.type != "fs"
+    )
 
 
 def _fitting_block_bytes(arm: ArmSpec, device: Device) -> int:

@@ -67,7 +67,7 @@ def wall_arm(spec: ArmSpec) -> Iterator[tuple[Engine, TieringOffloadingManager, 
         model = WallModel(
             Compute(kv_caches, device), spec.engine, [g.block_size_tokens for g in spec.groups], _verify(wall)
         )
-        tiers = tuple(_tier(spec, wall, rows_owner, stack) for _ in spec.tiers)
+        tiers = tuple(_tier(wall, rows_owner, index, stack) for index in range(len(spec.tiers)))
         engine, manager = assemble(
             spec, clock=clock, scheduler=lambda *_: MeasuredScheduler(clock), workers=workers, tiers=tiers, model=model
         )
@@ -99,19 +99,14 @@ def _rows(spec: ArmSpec) -> SharedRegion | PrivateRows:
     return SharedRegion.create(f"run_{os.getpid()}", spec.num_cpu_blocks, part, spec.world_size)
 
 
-def _tier(spec: ArmSpec, wall: WallSpec, rows: Any, stack: ExitStack) -> FileSystemTier:
+def _tier(wall: WallSpec, rows: Any, index: int, stack: ExitStack) -> FileSystemTier:
     parent = scratch_parent(wall.root_dir)
     parent.mkdir(parents=True, exist_ok=True)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvlab_", dir=parent, ignore_cleanup_errors=True))
-    return FileSystemTier(
-        folder,
-        region=rows,
-        n_read_threads=wall.n_threads,
-        n_write_threads=wall.n_threads,
-        write_bandwidth=wall.write_bandwidth,
-        read_bandwidth=wall.read_bandwidth,
-        job_timeout_s=None,
-    )
+    options: dict[str, Any] = {"write_bandwidth": wall.write_bandwidth, "read_bandwidth": wall.read_bandwidth}
+    if wall.tier_options:
+        options |= wall.tier_options[index]
+    return FileSystemTier(folder, region=rows, n_read_threads=wall.n_threads, n_write_threads=wall.n_threads, **options)
 
 
 def _verify(wall: WallSpec) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kvlab.config import KVTransferConfig, TierConfig, format_bytes
 from kvlab.config.kv_transfer import TIERING_SPEC
-from kvlab.config.tiers import FS_DEFAULTS
+from kvlab.config.tier_options import TierOption, options_of
+from kvlab.config.tiers import FS_DEFAULTS, OBJ_IO_THREADS
 from kvlab.explain.capacity import Capacity
 from kvlab.explain.model import Row
 from kvlab.explain.serve_rows import came_from, connector_rows
@@ -79,18 +80,52 @@ def _policy(config: KVTransferConfig) -> Row:
 def _tier(entry: TierConfig) -> Iterator[Row]:
     name = f"secondary_tiers[{entry.index}]"
     kinds = {"fs": "files, one a block", "obj": "an object store", "example": "a dictionary, for tests"}
+    limit = (
+        "the least recently used files go when max_bytes are reached"
+        if "max_bytes" in entry.options else "no size limit and no eviction of its own"
+    )  # fmt: skip
     yield Row(
         SECTION, f"{name}.type", entry.type, str(entry.origins.get("type", entry.origin or "given")),
         f"tier {entry.index + 1} in lookup order: {kinds.get(entry.type, 'kvlab or custom tier')}",
-        "no size limit and no eviction of its own; a block not in CPU memory is promoted from it one by one, each "
+        f"{limit}; a block not in CPU memory is promoted from it one by one, each "
         "promotion evicting one CPU block when the tier is full",
     )  # fmt: skip
+    meanings = _meanings(entry)
+    own = options_of(entry.type)
     for key, value in entry.public_options().items():
         where = str(entry.origins.get(key, entry.origin or "given"))
-        text = (
-            "folder of the files; which disk is behind it was not said" if key == "root_dir" else "option of the tier"
-        )
-        yield Row(SECTION, f"{name}.{key}", str(value), where, text)
+        if key in own:
+            option = own[key]
+            yield Row(
+                SECTION, f"{name}.{key}", option.shown(value), where,
+                f"of kvlab only, vLLM refuses it: {option.meaning}", option.consequence,
+            )  # fmt: skip
+        else:
+            yield Row(SECTION, f"{name}.{key}", str(value), where, *meanings.get(key, ("option of the tier", "")))
+    if own:
+        yield from _bounds(entry, name, own)
+
+
+def _meanings(entry: TierConfig) -> dict[str, tuple[str, str]]:
+    """Meaning and consequence of what vLLM's own tiers take."""
+    if entry.type != "obj":
+        return {"root_dir": ("folder of the files; which disk is behind it was not said", "")}
+    return {
+        "store_config": (
+            "bucket, endpoint and credentials of the store; the keys are not shown",
+            "asked once at start-up: a wrong bucket or key stops the start, not the first store",
+        ),
+        "prefix": ("folder in the bucket", "names below it are the fs tier's"),
+        "io_threads": ("threads that move blocks", "half of them serve reads first, the others writes"),
+    }
+
+
+def _bounds(entry: TierConfig, name: str, own: Mapping[str, TierOption]) -> Iterator[Row]:
+    """The two bounds that decide how long a slow or a hung disk can hold pins, where nobody has set them."""
+    for key in ("max_queued_write_bytes", "job_timeout_s"):
+        if key not in entry.options:
+            option = own[key]
+            yield Row(SECTION, f"{name}.{key}", "none", "default", f"of kvlab only: {option.meaning}", option.unset)
 
 
 def _defaults(config: KVTransferConfig, tier: Capacity) -> Iterator[Row]:
@@ -114,13 +149,18 @@ def _defaults(config: KVTransferConfig, tier: Capacity) -> Iterator[Row]:
         SECTION, key, f"{tokens} tokens", came_from(config, key), f"an offloaded block is {blocks}",
         f"{tier.num_groups} cache groups: {tier.num_groups} keys for the same {tokens} tokens",
     )  # fmt: skip
+    pins = "the queue before them has no limit: every waiting write pins its CPU block"
     for entry in config.secondary_tiers:
+        if entry.type == "obj" and "io_threads" not in entry.options:
+            yield Row(
+                SECTION, f"secondary_tiers[{entry.index}].io_threads", str(OBJ_IO_THREADS), "default",
+                "threads that move blocks, half of them reads first", pins,
+            )  # fmt: skip
         if entry.type != "fs":
             continue
         for key, value in FS_DEFAULTS.items():
             if key not in entry.options:
                 reads = key == "n_read_threads"
-                pins = "the queue before them has no limit: every waiting write pins its CPU block"
                 yield Row(
                     SECTION, f"secondary_tiers[{entry.index}].{key}", str(value), "default",
                     f"threads that serve {'reads' if reads else 'writes'} first, the other kind when there are none",
