@@ -9,7 +9,6 @@ Notes:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,9 @@ from kvlab.config import ConfigError, KVLayout, PRInput, load_dir, load_layout
 from kvlab.connector import COMPLETION_ORDERS, CompletionOrder
 from kvlab.engine import EngineConfig, SchedulerCosts
 from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
+from kvlab.experiment.assumed import Assumption, is_number
+from kvlab.experiment.assumed import load_assumptions as load_assumptions
+from kvlab.experiment.given import assumptions_given, refuse_what_cannot_run
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.policies import get_policy_class
 from kvlab.spec import layout_for, offloading_spec
@@ -28,47 +30,6 @@ from kvlab.workload import WorkloadSpec
 SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
 DEFAULT_LAYOUT = "gemma-like"
 DEFAULT_POLICIES = ("full_scan_lru", "evictable_list_lru")
-
-
-#: Assumed values that count something.
-WHOLE = ("num_gpu_blocks", "max_num_batched_tokens", "max_num_seqs", "max_model_len", "disk_queue_depth")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """One number the pull request did not publish, at paper scale."""
-
-    name: str
-    value: float
-    unit: str
-    source: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "value": self.value, "unit": self.unit, "source": self.source}
-
-
-def load_assumptions(overrides: Mapping[str, float | None] | None = None) -> dict[str, Assumption]:
-    """`data/serving.json`, with values from the command line (None: not given) marked as such.
-
-    Raises ConfigError for an unknown name or a value that is not a positive number.
-    """
-    raw = json.loads((data_dir() / "serving.json").read_text(encoding="utf-8"))["values"]
-    found = {name: Assumption(name, row["value"], row["unit"], row["source"]) for name, row in raw.items()}
-    for name, value in (overrides or {}).items():
-        if value is None:
-            continue
-        if name not in found:
-            raise ConfigError(f"{name} is not an assumed value; known: {', '.join(sorted(found))}", key=name)
-        if not _is_number(value) or not 0 < value < float("inf"):
-            raise ConfigError(f"{name} must be a positive number ({found[name].unit}), not {value!r}", key=name)
-        if name in WHOLE and value != int(value):
-            raise ConfigError(f"{name} must be a whole number ({found[name].unit}), not {value!r}", key=name)
-        found[name] = replace(found[name], value=value, source="given on the command line")
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +61,7 @@ class ExperimentConfig:
                 f"completion_order must be one of {', '.join(COMPLETION_ORDERS)}, not {self.completion_order!r}",
                 key="completion_order",
             )
-        if self.seconds is not None and not (_is_number(self.seconds) and 0 < self.seconds < float("inf")):
+        if self.seconds is not None and not (is_number(self.seconds) and 0 < self.seconds < float("inf")):
             raise ConfigError(f"seconds must be a positive number of virtual seconds, not {self.seconds!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise ConfigError(f"seed must be a whole number, at least 0, not {self.seed!r}", key="seed")
@@ -170,8 +131,9 @@ class Experiment:
 def resolve(config: ExperimentConfig) -> Experiment:
     """Read the input, apply scale and overrides. Raises ConfigError for anything that cannot be right."""
     pr_input = load_dir(config.input_path)
-    assumptions = load_assumptions(config.overrides)
+    assumptions = assumptions_given(pr_input.serve, load_assumptions(config.overrides), config.overrides)
     layout = layout_for(load_layout(config.layout), pr_input.serve)
+    refuse_what_cannot_run(pr_input, layout)
     base = _base_arm(config, pr_input, assumptions, layout)
     arms = [
         replace(base, name=arm_name(policy, guard, status), policy=policy, guard=guard, block_status=status)
@@ -238,10 +200,6 @@ def _base_arm(
             f"num_gpu_blocks must be at least {2 * s} at scale {config.scale}, not {num_gpu_blocks}",
             key="num_gpu_blocks",
         )
-    for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
-        given = getattr(serve, name)
-        if given is not None:
-            value[name] = given
     try:
         workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(s)
     except ValueError as error:

@@ -98,5 +98,6 @@ def _named_with_module(name: str) -> type[CachePolicy]:
 
 def _check_class(what: str, candidate: object) -> type[CachePolicy]:
     if not (isinstance(candidate, type) and issubclass(candidate, CachePolicy)):
-        raise ValueError(f"{what} must be a subclass of CachePolicy, got {candidate!r}")
+        names = f"; known names: {', '.join(sorted({*_POLICIES, *_ALIASES}))}" if what == "cache_policy" else ""
+        raise ValueError(f"{what} must be a subclass of CachePolicy, got {candidate!r}{names}")
     return candidate

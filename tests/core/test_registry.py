@@ -90,7 +90,7 @@ def test_a_name_is_taken_once(name: str) -> None:
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, near: str | None) -> None:
     with pytest.raises(
-        ValueError, match=f"'{name}' is unknown; known: arc, evictable_list_arc, evictable_list_lru"
+        ValueError, match=f"'{name}' is unknown; known: arc, cost_aware, evictable_list_arc, evictable_list_lru"
     ) as error:
         get_policy_class(name)
     assert ("did you mean" in str(error.value)) is (near is not None)
