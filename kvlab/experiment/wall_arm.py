@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from kvlab.device import pick_device
 from kvlab.engine import Engine, MeasuredScheduler
 from kvlab.engine.wall import VERIFY, WallClock, WallModel, WallWorkers
 from kvlab.experiment.arm import ArmSpec, assemble
+from kvlab.experiment.scratch import scratch_folder
 from kvlab.experiment.wall import WallSpec, scratch_parent
 from kvlab.tiering import TieringOffloadingManager
 from kvlab.tiering.fs import FileSystemTier
@@ -100,9 +100,7 @@ def _rows(spec: ArmSpec) -> SharedRegion | PrivateRows:
 
 
 def _tier(wall: WallSpec, rows: Any, index: int, stack: ExitStack) -> FileSystemTier:
-    parent = scratch_parent(wall.root_dir)
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvlab_", dir=parent, ignore_cleanup_errors=True))
+    folder = stack.enter_context(scratch_folder(scratch_parent(wall.root_dir)))
     options: dict[str, Any] = {"write_bandwidth": wall.write_bandwidth, "read_bandwidth": wall.read_bandwidth}
     if wall.tier_options:
         options |= wall.tier_options[index]
