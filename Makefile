@@ -4,6 +4,7 @@
 #   make notebooks   run every notebook and save it with its outputs and pictures (needs Chrome or Chromium)
 #   make gpu         all that needs an NVIDIA GPU, under 10 minutes: tests, copies, both arms, ablation -> data/recorded
 #   make vllm-check  kvlab's policies in a real vLLM, and managers side by side (own environment: 3.5 GB, some minutes)
+#   make kill-loop   50 times: kill a writer of block files in mid write, start it again, check every byte on disk
 #   make test | lint | bench | lab | clean
 # ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
 # PYTHON=python3.12 picks the interpreter of a .venv yet to be made; UV= (empty) uses pip even where uv is installed.
@@ -15,7 +16,7 @@ ARGS  ?=
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce explain notebooks test lint bench gpu vllm-check lab clean
+.PHONY: help reproduce explain notebooks test lint bench kill-loop gpu vllm-check lab clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +36,9 @@ lint: $(VENV)/.with-dev
 
 bench: $(VENV)/.with-dev
 	$(PY) -m pytest -m bench -s -q -p no:cacheprovider tests/bench $(ARGS)
+
+kill-loop: $(VENV)/.with-dev
+	$(PY) -m tests.faults.kill_loop $(ARGS)
 
 # The first line says what is missing and ends the run where there is no GPU.
 gpu: $(VENV)/.with-dev

@@ -1,6 +1,7 @@
 """A writer killed with SIGKILL in mid write, again and again, each time on the files that the last one left.
 
-`python -m tests.faults.kill_loop --rounds 50` prints one line a round and stops with an error at the first wrong byte.
+`make kill-loop` (`python -m tests.faults.kill_loop --rounds 50`) prints one line a round, and at the end what it found;
+at the first wrong byte it stops with exit code 1.
 
 Each round starts a process that stores blocks through a tiering manager, a region and an `fs` tier, kills it at a
 moment of its own, and then looks at everything that is on disk: whole files only, each with its own key's bytes (read
@@ -10,12 +11,15 @@ past the tier, and served through it), no more temporary files than one start ha
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from kvlab.base import ReqContext
@@ -76,6 +80,9 @@ def verify(root: Path, shared: Path, up_to: int, checksum: bool) -> tuple[int, i
                 served = rig.serve(keys([number]), ReqContext(f"verify-{number}"))
                 assert served == 1 and not rig.wrong_bytes
             rig.assert_sound()
+            # The sweep of a start runs beside everything else, and a shutdown would end it.
+            *_, sweeper = rig.tier.threads
+            sweeper.join(60)
         finally:
             rig.manager.shutdown()
     assert not list(root.rglob("*.tmp")), "a start has not swept"
@@ -90,15 +97,24 @@ def main() -> int:
     parser.add_argument("--writer", type=Path)
     parser.add_argument("--shared", type=Path)
     options = parser.parse_args()
+    # One line a round: that what a crash left is removed is what is being tested.
+    logging.getLogger("kvlab").setLevel(logging.ERROR)
     if options.writer:
         write_forever(options.writer, options.shared, options.checksum)
-    with tempfile.TemporaryDirectory() as root:
-        torn = run(Path(root), options.rounds, options.seed, options.checksum, report=print)
-    print(f"{options.rounds} kills, {torn} files torn in mid write and none of them visible, 0 wrong bytes")
+    report = partial(print, flush=True)
+    with tempfile.TemporaryDirectory(prefix="kvlab_kill_loop_") as root:
+        try:
+            torn = run(Path(root), options.rounds, options.seed, options.checksum, report)
+        except AssertionError as error:
+            report(f"WRONG: {error}")
+            return 1
+    report(f"{options.rounds} kills, {torn} files torn in mid write and none of them visible, 0 wrong bytes")
     return 0
 
 
-def run(root: Path, rounds: int, seed: int = 0, checksum: bool = False, report: object = None) -> int:
+def run(
+    root: Path, rounds: int, seed: int = 0, checksum: bool = False, report: Callable[[str], object] | None = None
+) -> int:
     """All rounds; gives the temporary files that the kills left."""
     chance = random.Random(seed)
     files, shared = root / "files", root / "shared"
@@ -109,7 +125,7 @@ def run(root: Path, rounds: int, seed: int = 0, checksum: bool = False, report: 
         one_round(files, shared, first, chance.uniform(0.0, 0.25), checksum)
         good, temporary = verify(files, shared, 5000, checksum)
         torn += temporary
-        if callable(report):
+        if report is not None:
             report(f"round {number + 1:3}: {good:3} good files, {temporary} left in mid write")
     return torn
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -48,8 +49,30 @@ class HungDisk:
 
 @pytest.mark.parametrize("checksum", [False, True])
 def test_writers_killed_in_mid_write_and_restarted(tmp_path: Path, checksum: bool) -> None:
-    """Three rounds here; `python -m tests.faults.kill_loop` does 50."""
+    """Three rounds here; `make kill-loop` does 50."""
     kill_loop.run(tmp_path, rounds=3, seed=1 + checksum, checksum=checksum)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path: path.write_bytes(bytes(path.stat().st_size)), "has wrong bytes"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "has wrong bytes"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"x"), "is not whole"),
+        (lambda path: path.with_name("half").write_bytes(b"x"), "a file that is no block's"),
+    ],
+    ids=["wrong", "short", "long", "foreign"],
+)
+def test_the_kill_loop_sees_what_it_looks_for(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
+    files, shared = tmp_path / "files", tmp_path / "shared"
+    shared.mkdir()
+    with rig(files, num_blocks=12, row_bytes=kill_loop.ROW_BYTES) as made:
+        assert made.store(TEN)
+        made.settle()
+    assert kill_loop.verify(files, shared, 10, checksum=False) == (10, 0)
+    spoil(Path(made.tier.mapper.path(key(4))))
+    with pytest.raises(AssertionError, match=words):
+        kill_loop.verify(files, shared, 10, checksum=False)
 
 
 def test_report_b50_temporary_files_of_the_dead_go_those_of_the_living_stay(

@@ -47,7 +47,8 @@ def test_a_killed_run_leaves_files_that_the_next_run_removes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files, out = tmp_path / "files", tmp_path / "out"
-    command = [sys.executable, "-m", "kvlab", *REPRODUCE, "--minutes", "0.5", "--root-dir", str(files), "--out", str(out)]
+    places = ["--root-dir", str(files), "--out", str(out)]
+    command = [sys.executable, "-m", "kvlab", *REPRODUCE, "--minutes", "0.5", *places]
     with (tmp_path / "output").open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as run:
         deadline = monotonic() + 60
         while not list(files.glob("*/*_r0/*/*/*.bin")):
@@ -56,7 +57,7 @@ def test_a_killed_run_leaves_files_that_the_next_run_removes(
         run.send_signal(signal.SIGKILL)
     assert len(folders(files)) == 1
     (files / "somebody.else").write_text("stays")
-    assert main([*REPRODUCE, "--minutes", "0.02", "--root-dir", str(files), "--out", str(out)]) == 0
+    assert main([*REPRODUCE, "--minutes", "0.02", *places]) == 0
     assert folders(files) == {"somebody.else"}
     for left in scratch_regions():
         assert f"_{run.pid}" not in left
