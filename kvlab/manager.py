@@ -266,6 +266,15 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             raise OffloadingStateError(
                 f"{type(self.cache_policy).__name__}.evict({n}, ...) gave {len(victims)} victims, not {n}"
             )
+        for key, block in victims:
+            # The slot of one that is in use would be written while somebody reads it.
+            if block.ref_cnt or key in protected:
+                state = describe_state(block) if block.ref_cnt else "protected"
+                raise OffloadingStateError(
+                    f"{type(self.cache_policy).__name__}.evict chose block {key!r}, which is {state}"
+                )
+        if n > 1 and len({block.block_id for _, block in victims}) < n:
+            raise OffloadingStateError(f"{type(self.cache_policy).__name__}.evict gave a victim twice")
         self.num_evictable -= n
         self._free_list.extend(block.block_id for _, block in victims)
         if self.events is not None:

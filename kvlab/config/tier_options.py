@@ -102,6 +102,11 @@ TIER_OPTIONS: tuple[TierOption, ...] = (
         "false, as in 0.24: a block that exists but cannot be read is promoted again and again", "true",
     ),
     TierOption(
+        "correct_misses", BOTH, read_bool, "whether a block that has been written becomes a hit for requests that wait",
+        "requests that were told a block is missing find it as soon as it is written",
+        "a miss stays one while any request that asked lives",
+    ),
+    TierOption(
         "direct_io", (FILES,), _read_direct_io, "whether files bypass the page cache",
         "true stops where the file system refuses; false goes through the page cache", "tried once (vLLM 0.27)",
     ),

@@ -33,8 +33,9 @@ class ObjectStoreTier(ThreadedTier):
       of its file system.
     * `request_timeout_s` (default 30): a request, with all its tries, that takes longer is cancelled, and so is a batch
       of existence checks. Stores whose requests cannot be cancelled (`memory`, `file`) have no such limit.
-    * `checksum`, `max_queued_write_bytes`, `write_bandwidth`, `read_bandwidth`, `job_timeout_s`, `correct_verdicts`: as
-      `FileSystemTier`, off by default but the last. Without `job_timeout_s` a job lasts as long as its requests may.
+    * `checksum`, `max_queued_write_bytes`, `write_bandwidth`, `read_bandwidth`, `job_timeout_s`, `correct_verdicts`,
+      `correct_misses`: as `FileSystemTier`, off by default but `correct_verdicts`. Without `job_timeout_s` a job
+      lasts as long as its requests may.
 
     ValueError names a wrong argument; OSError, with store and reason, if `config.json` cannot be written there.
     `problems`: the last messages, each with object and reason.
@@ -57,11 +58,12 @@ class ObjectStoreTier(ThreadedTier):
         read_bandwidth: float | None = None,
         job_timeout_s: float | None = None,
         correct_verdicts: bool = True,
+        correct_misses: bool = False,
         tier_type: str = "obj",
     ) -> None:
         super().__init__(
             tier_type, region, max_queued_write_bytes=max_queued_write_bytes, job_timeout_s=job_timeout_s,
-            correct_verdicts=correct_verdicts,
+            correct_verdicts=correct_verdicts, correct_misses=correct_misses,
         )  # fmt: skip
         assert region is not None
         checked_int("io_threads", io_threads, at_least=1)

@@ -64,6 +64,12 @@ class BatchedVerdicts:
             if self._verdicts.get(key, _RETRY) is not _RETRY:
                 self._verdicts[key] = verdict
 
+    def written(self, keys: Iterable[OffloadKey]) -> None:
+        """These are there now, whatever was or will be answered about the moment before."""
+        for key in keys:
+            if key in self._verdicts:
+                self._verdicts[key] = _HIT
+
     def forget_request(self, req_id: str) -> None:
         """Drop the verdicts that only this request asked for; an unknown request changes nothing."""
         for key in self._asked_by.pop(req_id, ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -142,6 +142,37 @@ def test_a_policy_that_evicts_too_few_is_named() -> None:
     store_and_complete(manager, [1, 2])
     with pytest.raises(OffloadingStateError, match=r"OneTooFew.evict\(2, ...\) gave 1 victims"):
         manager.prepare_store(to_keys([3, 4]), CTX)
+
+
+class Chooses(FullScanLRUCachePolicy):
+    """Names victims as the test says, whatever state they are in."""
+
+    chosen: ClassVar[list[int]] = []
+
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        records = dict(self.resident_blocks())
+        return [(key, records[key]) for key in to_keys(self.chosen)]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ([1, 2], "Chooses.evict chose block .*, which is pinned by 1"),
+        ([2, 3], "Chooses.evict chose block .*, which is being written"),
+        ([2, 4], "Chooses.evict chose block .*, which is protected"),
+        ([2, 2], "Chooses.evict gave a victim twice"),
+    ],
+)
+def test_a_policy_whose_victims_cannot_go_is_named(chosen: list[int], message: str) -> None:
+    manager = make_cpu_manager(5, Chooses)
+    store_and_complete(manager, [1, 2, 4, 5])
+    manager.prepare_load(to_keys([1]), CTX)
+    manager.prepare_store(to_keys([3]), CTX)
+    Chooses.chosen = chosen
+    with pytest.raises(OffloadingStateError, match=message):
+        manager.prepare_store(to_keys([4, 6, 7]), CTX)
+    Chooses.chosen = [2, 5]
+    assert manager.prepare_store(to_keys([4, 6, 7]), CTX) is not None
 
 
 class WithoutViews(EvictableListLRUCachePolicy):

@@ -88,25 +88,6 @@ def test_writes_under_way_count_and_are_never_removed(tmp_path: Path, monkeypatc
         assert "max_bytes" in made.tier.problems[-1]
 
 
-def test_report_b46_files_that_others_remove_do_not_count_for_ever(tmp_path: Path) -> None:
-    with jobs(tmp_path, max_bytes=2 * ROW) as made:
-        for number in range(60):
-            store_in_turn(made, [number])
-            path_of(made, number).unlink()
-        assert made.tier.index is not None
-        assert made.tier.index.total_bytes <= 2 * ROW
-        assert made.tier.stats.writes_failed == 0
-
-
-def test_report_b47_removing_a_file_that_is_gone_raises_nothing(tmp_path: Path) -> None:
-    with jobs(tmp_path, max_bytes=2 * ROW) as made:
-        store_in_turn(made, [1, 2])
-        path_of(made, 1).unlink()
-        store_in_turn(made, [3])
-        assert on_disk(made) == [2, 3]
-        assert made.tier.index is not None and made.tier.index.total_bytes == 2 * ROW
-
-
 def test_a_file_that_cannot_be_removed_still_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with jobs(tmp_path, max_bytes=2 * ROW) as made:
         store_in_turn(made, [1, 2])
@@ -176,31 +157,6 @@ def flip_a_bit(path: Path, at: int = 1234) -> None:
     path.write_bytes(content)
 
 
-def test_report_b42_a_flipped_bit_is_a_miss_and_the_file_is_kept_aside(tmp_path: Path) -> None:
-    with jobs(tmp_path, checksum=True) as made:
-        made.store([key(1)])
-        flip_a_bit(path_of(made, 1))
-        assert verdict(made.tier, key(1)) is HIT
-        assert not made.load([key(1)]).success
-        assert made.tier.lookup(key(1), CTX) is MISS
-        assert not path_of(made, 1).exists()
-        (kept,) = made.tier.mapper.quarantine_dir.iterdir()
-        assert kept.name.endswith(path_of(made, 1).name) and kept.stat().st_size == ROW + 4096
-        assert "checksum" in made.tier.problems[-1] and str(path_of(made, 1)) in made.tier.problems[-1]
-        # the recomputed block is stored and read again
-        assert made.store([key(1)]).success and made.load([key(1)], 3).success
-        assert made.region.row(3) == stamp(key(1))
-
-
-def test_report_b42_without_checksums_wrong_bytes_pass(tmp_path: Path) -> None:
-    """As in vLLM: the price of the default."""
-    with jobs(tmp_path) as made:
-        made.store([key(1)])
-        flip_a_bit(path_of(made, 1))
-        assert made.load([key(1)], 3).success
-        assert made.region.row(3) != stamp(key(1))
-
-
 @pytest.mark.parametrize("at", [0, ROW - 1, ROW + 8, ROW + 12, ROW + 23])
 def test_a_flip_in_the_row_or_in_the_checksum_page_is_found(tmp_path: Path, at: int) -> None:
     with jobs(tmp_path, checksum=True) as made:
@@ -232,33 +188,6 @@ def test_files_with_and_without_checksums_live_apart(tmp_path: Path) -> None:
     with jobs(tmp_path) as plain, jobs(tmp_path, checksum=True) as summed:
         plain.store([key(1)])
         assert verdict(summed.tier, key(1)) is MISS
-
-
-# --- back-pressure on queued bytes ---
-
-
-def test_report_b36_writes_beyond_the_bound_are_skipped_and_counted_reads_never(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with jobs(tmp_path, max_queued_write_bytes=3 * ROW) as made:
-        made.store([key(0)])
-        gate = Gate(monkeypatch, "pwritev")
-        made.submit_store(keys([1, 2]), 1)
-        made.submit_store(keys([3, 4]), 3)
-        made.submit_store(keys([5]), 5)
-        assert made.tier.queued_write_bytes == 3 * ROW
-        assert made.tier.stats.writes_skipped == 2
-        # a job of which nothing is accepted ends at once
-        assert [(result.job_id, result.success) for result in finished(made.tier)] == [(3, False)]
-        # every thread is held in a write, so the read waits for a thread, but it is accepted
-        made.submit([key(0)], [7], is_promotion=True)
-        gate.open()
-        results = {result.job_id: result for result in finished(made.tier, 3)}
-        assert results[1].success and results[4].success
-        assert (results[2].success, results[2].successful_keys) == (False, (key(3),))
-        assert made.region.row(7) == stamp(key(0))
-        assert made.tier.queued_write_bytes == 0
-        assert made.store([key(6)], 6).success
 
 
 # --- bandwidth ---

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 from kvlab.base import LookupResult, OffloadKey, ReqContext
@@ -71,6 +71,13 @@ class AsyncVerdicts(BatchedVerdicts):
             overdue = monotonic() - self._timeout_s
             for number in [number for number, (posted_s, _) in self._posted.items() if posted_s < overdue]:
                 self._settle(number, None)
+
+    def written(self, keys: Iterable[OffloadKey]) -> None:
+        keys = [key for key in keys if key in self._verdicts]
+        super().written(keys)
+        for key in keys:
+            # Its probe may have looked before the block was there.
+            self._probed_by.pop(key, None)
 
     def forget_request(self, req_id: str) -> None:
         asked = self._asked_by.get(req_id, ())

@@ -74,6 +74,16 @@ class FileJobs:
                 self._end(job)
         return job
 
+    def take_back(self, job: FileJob) -> None:
+        """As if it had not been opened: none of its blocks will be moved."""
+        with self._changed:
+            job.close()
+            self._open.pop(job.metadata.job_id, None)
+            self._results = [entry for entry in self._results if entry[0] is not job]
+            if not job.metadata.is_promotion:
+                self.moving_writes -= job.left
+            self._changed.notify_all()
+
     def block_ended(self, job: FileJob, key: OffloadKey, success: bool) -> None:
         with self._changed:
             job.left -= 1

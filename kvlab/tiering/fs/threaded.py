@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from kvlab.base import LookupResult, OffloadKey, ReqContext, RequestOffloadingContext
@@ -35,6 +36,7 @@ class ThreadedTier(SecondaryTierManager):
         max_queued_write_bytes: int | None,
         job_timeout_s: float | None,
         correct_verdicts: bool,
+        correct_misses: bool,
     ) -> None:
         super().__init__(tier_type)
         if region is None:
@@ -45,6 +47,7 @@ class ThreadedTier(SecondaryTierManager):
         check_least("max_queued_write_bytes", max_queued_write_bytes, region.row_bytes)
         check_positive(job_timeout_s=job_timeout_s)
         self.correct_verdicts = correct_verdicts
+        self.correct_misses = correct_misses
         self._record = Record()
         self._row_bytes = region.row_bytes
         self._max_queued_write_bytes = max_queued_write_bytes
@@ -72,13 +75,20 @@ class ThreadedTier(SecondaryTierManager):
             room = max(0, self._max_queued_write_bytes - self.queued_write_bytes) // self._row_bytes
             self._record.count(writes_skipped=max(0, len(blocks) - room))
             blocks = blocks[:room]
-        job = self._jobs.open(job_metadata, len(blocks))
-        self._threads.submit([partial(self._mover.write, job, *block) for block in blocks], is_read=False)
+        self._submit(job_metadata, blocks, self._mover.write)
 
     def submit_load(self, job_metadata: JobMetadata) -> None:
-        job = self._jobs.open(job_metadata, len(job_metadata.keys))
-        blocks = zip(job_metadata.keys, job_metadata.block_ids, strict=True)
-        self._threads.submit([partial(self._mover.read, job, *block) for block in blocks], is_read=True)
+        blocks = list(zip(job_metadata.keys, job_metadata.block_ids, strict=True))
+        self._submit(job_metadata, blocks, self._mover.read)
+
+    def _submit(self, metadata: JobMetadata, blocks: list[tuple[OffloadKey, int]], move: Callable[..., None]) -> None:
+        job = self._jobs.open(metadata, len(blocks))
+        try:
+            self._threads.submit([partial(move, job, *block) for block in blocks], is_read=metadata.is_promotion)
+        except BaseException:
+            # The caller undoes its part; a job left open here would be reported, or waited for, later.
+            self._jobs.take_back(job)
+            raise
 
     def get_finished_jobs(self) -> list[JobResult]:
         results = []
@@ -87,6 +97,8 @@ class ThreadedTier(SecondaryTierManager):
             if job.metadata.is_promotion and not result.success and self.correct_verdicts:
                 lost = set(job.metadata.keys).difference(result.successful_keys or ())
                 self._verdicts.correct(lost, LookupResult.MISS)
+            if self.correct_misses and not job.metadata.is_promotion:
+                self._verdicts.written(job.metadata.keys if result.success else result.successful_keys or ())
         return results
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:

@@ -44,6 +44,8 @@ class FileSystemTier(ThreadedTier):
       counts as a miss: nothing stays pinned or waited for much longer than this, whatever the disk does.
     * `correct_verdicts` (default True, as from 0.28): keys of a failed read become misses. False, as in 0.24: a block
       that exists but cannot be read is promoted again and again.
+    * `correct_misses`: a block that this tier has written is a hit from then on, also for requests that were told it
+      is a miss. In vLLM it stays a miss while any request that asked lives.
     * `direct_io`: None (default) probes, True insists (OSError if refused), False goes through the page cache.
 
     ValueError names a wrong argument. `problems`: the last messages, each with file and reason.
@@ -64,12 +66,13 @@ class FileSystemTier(ThreadedTier):
         read_bandwidth: float | None = None,
         job_timeout_s: float | None = None,
         correct_verdicts: bool = True,
+        correct_misses: bool = False,
         direct_io: bool | None = None,
         tier_type: str = "fs",
     ) -> None:
         super().__init__(
             tier_type, region, max_queued_write_bytes=max_queued_write_bytes, job_timeout_s=job_timeout_s,
-            correct_verdicts=correct_verdicts,
+            correct_verdicts=correct_verdicts, correct_misses=correct_misses,
         )  # fmt: skip
         assert region is not None
         row_bytes = region.row_bytes
