@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from kvlab.base import OffloadingManager
@@ -27,6 +28,7 @@ from kvlab.config.serve import ServeConfig
 
 if TYPE_CHECKING:
     from kvlab.tiering import SecondaryTierManager
+    from kvlab.tiering.fs import RunFields
 
 PAGE_BYTES = 4096
 
@@ -56,6 +58,7 @@ class OffloadingSpec(ABC):
         self.config = config
         self.layout = load_layout(layout)
         self.world_size = world_size
+        self.pipeline_parallel_size = pipeline_parallel_size
         self.block_size_factor = self._block_size_factor()
         self.kv_bytes_per_offloaded_block = 0
         self.cpu_page_size_per_worker = 0
@@ -220,8 +223,9 @@ class TieringOffloadingSpec(OffloadingSpec):
         defer_request_finished: bool = True,
         **options: Any,
     ) -> OffloadingManager:
-        """A `TieringOffloadingManager`. `tiers` stand in for those of the configuration; `tier_options` (a clock, ...)
-        are offered to the constructors of those; `options` go to the CPU tier's. Raises ConfigError.
+        """A `TieringOffloadingManager`. `tiers` stand in for those of the configuration; `tier_options` (a clock, ...;
+        `run`: what the files depend on, by default the layout and the workers) are offered to the constructors of
+        those; `options` go to the CPU tier's. Raises ConfigError.
         """
         from kvlab.tiering import CPUPrimaryTierOffloadingManager, TieringOffloadingManager
 
@@ -235,6 +239,22 @@ class TieringOffloadingSpec(OffloadingSpec):
             defer_request_finished=defer_request_finished,
         )
 
+    def run_fields(self, model_name: str | None = None, **more: Any) -> RunFields:
+        """What the bytes of a block depend on, so that only runs which agree in it share files: the layout with its
+        dtype and groups, and how the workers share it. `model_name` None: the layout's; `more`: a revision, ..."""
+        from kvlab.tiering.fs import RunFields
+
+        return RunFields(
+            model_name=model_name or self.layout.name,
+            hash_block_size=self.layout.hash_block_size_tokens,
+            gpu_blocks_per_file=self.block_size_factor,
+            tp_size=self.world_size // self.pipeline_parallel_size,
+            pp_size=self.pipeline_parallel_size,
+            dtype=self.layout.dtype,
+            kv_cache_groups=[asdict(group) for group in self.layout.groups],
+            more={"shared_tensors": self.layout.shared_tensors, **more},
+        )
+
     def _make_tiers(self, tier_options: Mapping[str, Any]) -> list[SecondaryTierManager]:
         from kvlab.tiering import create_tier
 
@@ -242,6 +262,8 @@ class TieringOffloadingSpec(OffloadingSpec):
         supplied = {"block_bytes": self.kv_bytes_per_offloaded_block, **tier_options}
         for tier in self.config.secondary_tiers:
             tier.check_root_dir()
+            if tier.type in ("fs", "obj") and "run" not in supplied:
+                supplied["run"] = self.run_fields()
             try:
                 made.append(create_tier(tier.made_with(), **supplied))
             except (ValueError, TypeError, OSError) as error:
