@@ -129,20 +129,6 @@ def test_b101_without_stores_in_flight_at_once() -> None:
     assert manager.heard("on_request_finished") == ["a"]
 
 
-def test_b20_abort_while_loading_unpins_when_the_load_ends() -> None:
-    manager = filled_manager([1, 2])
-    for i in range(100):
-        request = Req(f"r{i}", [1, 2], extra=1)
-        connector = make(manager, request)
-        start_load(connector, request, [[11, 12]])
-        (job,) = schedule(connector, {}).load_jobs
-        request.is_finished = True
-        connector.request_finished(request)
-        assert manager.num_pinned == 2
-        assert report(connector, job.job_id) == [(f"r{i}", True)]
-        assert (manager.num_pinned, manager.num_evictable) == (0, 2)
-
-
 def test_b102_reusing_a_finished_requests_block_flushes_the_store_that_reads_it() -> None:
     a, b = Req("a", [1, 2]), Req("b", [7, 8])
     connector = make(ScriptedManager(), a, b)
@@ -202,33 +188,6 @@ def test_b103_preempted_request_has_its_stores_flushed_and_waits_for_their_end()
     assert manager.stats.lookups == lookups
     report(connector, job.job_id)
     assert connector.get_num_new_matched_tokens(request, 0) == 2 * BLOCK
-
-
-def test_b19_reset_with_loads_and_a_store_in_flight() -> None:
-    # Two loads and one store under way, one of the loading requests already gone.
-    manager = filled_manager([1, 2, 3])
-    a, b, c = Req("a", [1, 2], extra=1), Req("b", [3], extra=1), Req("c", [7, 8])
-    connector = make(manager, a, b, c, num_workers=2)
-    start_load(connector, a, [[11, 12]])
-    start_load(connector, b, [[13]])
-    meta = schedule(connector, {c: 2 * BLOCK}, {c: [[14, 15]]}, [c])
-    jobs = {job.job_id for job in (*meta.load_jobs, *meta.store_jobs)}
-    b.is_finished = True
-    connector.request_finished(b)
-    # When the cache is reset
-    assert connector.reset_cache() == jobs
-    assert (manager.num_free_blocks, connector.num_jobs()) == (8, 0)
-    # then late completions are ignored, by whichever worker,
-    for _ in range(2):
-        assert report(connector, *jobs) == []
-    assert connector.stats.stale_completions == 6
-    assert manager.num_free_blocks == 8
-    # and the requests go on: a is looked up, c offers again from its first block.
-    assert connector.get_num_new_matched_tokens(a, 0) == 0
-    (job,) = schedule(connector, {c: 0}).store_jobs
-    assert len(job.cpu_spec.block_ids) == 2
-    report(connector, job.job_id, workers=2)
-    assert manager.num_evictable == 2
 
 
 def test_b106_reset_tells_the_manager_about_finished_requests_first() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from kvlab.base import LookupResult
 from kvlab.connector import maximal_prefix_lookup, sliding_window_lookup
-from kvlab.manager import CPUOffloadingManager
 from tests.connector.rig import (
     BLOCK,
     Group,
@@ -185,37 +184,6 @@ def test_without_gpu_prefix_caching_two_requests_load_the_same_blocks_at_once() 
     assert {block.key: block.ref_cnt for block in manager.states()} == dict(
         zip(keys_of([1, 2, 3]), [2, 2, 1], strict=True)
     )
-
-
-def test_b16_block_evicted_between_lookup_and_load_means_recompute_not_assertion() -> None:
-    manager = CPUOffloadingManager(4)
-    output = manager.prepare_store(keys_of([1, 2]), CTX)
-    assert output is not None
-    manager.complete_store(output.keys_to_store, CTX)
-    request = Req("a", [1, 2])
-    connector = make(manager, request)
-    # The lookup promises both; then four other blocks push them out.
-    assert connector.get_num_new_matched_tokens(request, 0) == 2 * BLOCK
-    other = manager.prepare_store(keys_of([5, 6, 7, 8]), CTX)
-    assert other is not None and len(other.evicted_keys) == 2
-    # Then the load is called off, nothing is pinned and no job was made.
-    assert connector.update_state_after_alloc(request, [[11, 12]], 2 * BLOCK) is False
-    assert connector.num_jobs() == 0 and not connector.has_transfers("a")
-    assert (manager.stats.loads, connector.stats.loads_lost) == (0, 1)
-    assert schedule(connector, {}).load_jobs == []
-    assert connector.get_num_new_matched_tokens(request, 0) == 0
-
-
-def test_b16_one_lost_block_of_two_leaves_the_other_unpinned() -> None:
-    manager = filled_manager([1, 2], num_blocks=2)
-    request = Req("a", [1, 2])
-    connector = make(manager, request)
-    assert connector.get_num_new_matched_tokens(request, 0) == 2 * BLOCK
-    other = manager.prepare_store(keys_of([9]), CTX)
-    assert other is not None
-    manager.complete_store(other.keys_to_store, CTX)
-    assert connector.update_state_after_alloc(request, [[11, 12]], 2 * BLOCK) is False
-    assert [block.ref_cnt for block in manager.states()] == [0, 0]
 
 
 def test_load_takes_only_the_last_window_of_a_sliding_group() -> None:

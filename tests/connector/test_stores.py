@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from kvlab.base import OffloadPolicy
 from tests.connector.rig import (
     BLOCK,
@@ -69,19 +66,6 @@ def test_b104_refused_store_is_offered_again_and_grows() -> None:
     # Accepted once, it is not offered again.
     assert schedule(connector, {request: 1}).store_jobs == []
     assert len(offers(manager)) == 3
-
-
-@given(refusals=st.lists(st.booleans(), min_size=10, max_size=10))
-def test_b28_no_block_is_lost_whenever_the_manager_refuses(refusals: list[bool]) -> None:
-    manager, request = ScriptedManager(), Req("a", range(10))
-    connector = make(manager, request)
-    stored: list[int] = []
-    for i, refuse in enumerate(refusals):
-        manager.refuse = refuse
-        meta = schedule(connector, {request: BLOCK}, {request: [[100 + i]]}, [request] if i == 0 else [])
-        stored += [block for job in meta.store_jobs for block in job.gpu_spec.block_ids]
-    last = max((i for i, refuse in enumerate(refusals) if not refuse), default=-1)
-    assert stored == [100 + i for i in range(last + 1)]
 
 
 def test_b104_window_block_freed_and_reallocated_meanwhile_is_left_out() -> None:
@@ -159,16 +143,3 @@ def test_schedule_end_comes_before_the_stores_of_the_step() -> None:
         "on_schedule_end",
         "prepare_store",
     ]
-
-
-def test_b21_request_aborted_after_four_of_ten_blocks_has_offered_exactly_those() -> None:
-    manager, request = ScriptedManager(), Req("a", range(10))
-    connector = make(manager, request)
-    (job,) = schedule(connector, {request: 4 * BLOCK}, {request: [range(100, 110)]}, [request]).store_jobs
-    assert offers(manager) == [[0, 1, 2, 3]]
-    assert len(job.gpu_spec.block_ids) == len(job.cpu_spec.block_ids) == 4
-    request.is_finished = True
-    connector.request_finished(request)
-    report(connector, job.job_id)
-    assert manager.heard("on_request_finished") == ["a"]
-    assert not connector.has_pending_work()

@@ -221,15 +221,3 @@ def test_the_target_stays_between_0_and_the_capacity() -> None:
     assert policy.target_t1_size == 2
     policy.touch(to_keys([2, 2, 2, 2]))
     assert policy.target_t1_size == 0
-
-
-def test_b07_ghosts_stay_within_a_small_capacity_over_many_keys() -> None:
-    manager, policy = make_arc(3)
-    for number in range(10_000):
-        if number % 5 == 2:
-            manager.touch(to_keys([number - 4, number - 1]), CTX)  # most likely a ghost, and a resident block
-        store_and_complete(manager, [number])
-        assert len(policy.b1) <= 3
-        assert len(policy.b2) <= 3
-        assert 0 <= policy.target_t1_size <= 3
-    assert manager.stats.evictions == 9_997

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvlab.base import LookupResult, ManagerStats, OffloadingEvent, OffloadingStateError, OffloadKey, ReqContext
+from kvlab.base import LookupResult, ManagerStats, OffloadingStateError, OffloadKey, ReqContext
 from kvlab.tiering import (
     CPUPrimaryTierOffloadingManager,
     ExampleTier,
@@ -33,82 +33,6 @@ def settle(manager: TieringOffloadingManager) -> None:
 # --- reports ---
 
 
-def test_report_b10_a_promotion_makes_its_own_room() -> None:
-    tier = ExampleTier(initial_keys=to_keys([11, 12, 13]))
-    manager = make_manager((tier,), num_blocks=4, enable_events=True)
-    store(manager, to_keys([1, 2, 3, 4]), CTX)
-    settle(manager)
-    manager.take_events()
-
-    assert [manager.lookup(key, A) for key in to_keys([11, 12, 13])] == [PENDING] * 3
-    removed = [event for event in manager.take_events() if event.removed]
-    assert removed == [OffloadingEvent(to_keys([victim]), "CPU", removed=True) for victim in (1, 2, 3)]
-    assert (manager.stats.evictions, manager.stats.evict_calls) == (3, 3)
-    settle(manager)
-    assert [manager.lookup(key, A) for key in to_keys([11, 12, 13, 4])] == [HIT] * 4
-
-
-def test_report_b13_lookups_count_per_call() -> None:
-    tier = ManualTier()
-    tier.answers[to_key(1)] = RETRY
-    manager = make_manager((tier,))
-    for _ in range(5):
-        manager.lookup(to_key(1), A)
-    assert (manager.stats.lookups, manager.stats.retries) == (5, 5)
-
-
-def test_report_b15_a_completion_told_twice_unpins_once() -> None:
-    tier = ManualTier()
-    manager = make_manager((tier,))
-    store(manager, to_keys([1, 2]), CTX)
-    store(manager, to_keys([3]), CTX)
-    manager.on_schedule_end()
-    tier.finish(0)
-    tier.results.append(JobResult(0, success=True))
-    tier.finish(1)
-    # refused by name, after the reports around it have been handled
-    with pytest.raises(OffloadingStateError, match="job 0, which has already been reported"):
-        manager.lookup(to_key(1), CTX)
-    assert set(ref_counts(manager).values()) == {0}
-    assert manager.primary_tier.num_evictable == 3
-
-
-def test_report_b15_a_gpu_store_completed_twice_leaves_no_pin() -> None:
-    manager = make_manager((ExampleTier(),))
-    manager.prepare_store(to_keys([1]), CTX)
-    manager.complete_store(to_keys([1]), CTX)
-    manager.complete_store(to_keys([1]), CTX)
-    settle(manager)
-    assert ref_counts(manager) == {to_key(1): 0}
-
-
-def test_report_b19_late_report_of_a_job_from_before_the_reset_is_ignored() -> None:
-    class Undrained(ManualTier):
-        def drain_jobs(self) -> None:
-            """Breaks the contract: jobs go on."""
-
-    tier = Undrained()
-    manager = make_manager((tier,))
-    store(manager, to_keys([1, 2]), CTX)
-    manager.reset_cache()
-    store(manager, to_keys([1]), CTX)
-    tier.finish(0)
-    settle(manager)
-    assert ref_counts(manager) == {to_key(1): 1}
-
-
-def test_report_b24_a_key_that_is_gone_ends_the_job() -> None:
-    tier = ExampleTier(initial_keys=to_keys([1, 2, 3]))
-    manager = make_manager((tier,), num_blocks=4)
-    for key in to_keys([1, 2, 3]):
-        manager.lookup(key, A)
-    del tier.blocks[to_key(2)]
-    settle(manager)
-    assert not manager.has_pending_work()
-    assert ref_counts(manager) == {to_key(1): 0, to_key(3): 0}
-    assert manager.lookup(to_key(2), A) is MISS
-
-
 def test_report_b33_promoted_but_evicted_unused_is_counted() -> None:
     tier = ExampleTier(initial_keys=to_keys(range(10)))
     manager = make_manager((tier,), num_blocks=4)
@@ -122,55 +46,6 @@ def test_report_b33_promoted_but_evicted_unused_is_counted() -> None:
     manager.complete_load(to_keys([4, 5]), A)
     store(manager, to_keys([20, 21, 22, 23]), A)
     assert manager.promotions_evicted_unused == 6
-
-
-def test_report_b36_cascades_have_no_limit_in_024() -> None:
-    """A tier that never finishes pins the whole CPU tier; then stores are refused and counted, loads still work."""
-    tier = ManualTier()
-    manager = make_manager((tier,), num_blocks=6)
-    for number in range(6):
-        store(manager, to_keys([number]), CTX)
-    assert manager.primary_tier.num_pinned == 6
-    assert manager.pinned_by()[0] == InFlight(0, "cascade", jobs=6, blocks=6)
-    assert manager.prepare_store(to_keys([9]), CTX) is None
-    assert manager.stats.stores_refused == 1
-    manager.prepare_load(to_keys([0, 5]), CTX)
-    manager.complete_load(to_keys([0, 5]), CTX)
-
-
-def test_report_b41_only_what_was_asked_is_promoted_and_the_answer_never_goes_back() -> None:
-    """Keys 0-2 and 4-9 below, 3 missing. Where to stop is the caller's: it asks up to the first miss."""
-    tier = ExampleTier(initial_keys=to_keys([0, 1, 2, *range(4, 10)]))
-    manager = make_manager((tier,), num_blocks=10)
-
-    def walk() -> list[LookupResult]:
-        answers = []
-        for key in to_keys(range(10)):
-            answers.append(manager.lookup(key, A))
-            if answers[-1] is MISS:
-                break
-        return answers
-
-    assert walk() == [PENDING, PENDING, PENDING, MISS]
-    assert walk() == [PENDING, PENDING, PENDING, MISS]
-    manager.on_schedule_end()
-    # the next step's first lookup polls, and this tier is done at once
-    assert walk() == [HIT, HIT, HIT, MISS]
-    assert to_numbers(block.key for block in manager.primary_tier.states()) == [0, 1, 2]
-
-
-def test_report_b45_a_full_disk_is_a_soft_failure() -> None:
-    class FullDisk(ManualTier):
-        def submit_store(self, job_metadata: JobMetadata) -> None:
-            super().submit_store(job_metadata)
-            self.finish(job_metadata.job_id, success=job_metadata.job_id < 2)
-
-    manager = make_manager((FullDisk(),), num_blocks=2)
-    for number in range(10):
-        store(manager, to_keys([number]), CTX)
-        settle(manager)
-    assert (manager.stats.stores, manager.stats.cascades, manager.stats.cascades_failed) == (10, 10, 8)
-    assert manager.primary_tier.num_pinned == 0
 
 
 def test_report_b94_state_table() -> None:

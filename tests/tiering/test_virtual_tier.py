@@ -315,16 +315,6 @@ def test_failing_blocks_are_named_cost_nothing_and_do_not_exist() -> None:
     assert disk.exists(2) == [2]
 
 
-def test_report_b24_loading_what_is_not_there_is_a_result() -> None:
-    disk = Disk(initial_keys=to_keys([1, 3]))
-    disk.load(1, 2, 3)
-    assert disk.tier.next_event_s() == 1.5
-    disk.clock.now = 1.5
-    assert disk.tier.get_finished_jobs() == [JobResult(0, success=False, successful_keys=to_keys([1, 3]))]
-    assert disk.tier.bytes_read == 200
-    assert not disk.tier.has_pending_work()
-
-
 def test_seeded_failures_are_the_same_every_time() -> None:
     def failing(seed: int, kind: str = "both") -> list[int]:
         rule = SeededFailures(0.3, seed=seed, kind=kind)
