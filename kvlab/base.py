@@ -159,7 +159,6 @@ class OffloadingManager(ABC):
     """Scheduler-side bookkeeping of offloaded blocks: which exist, where, and which may go. Moves no bytes."""
 
     stats: ManagerStats
-
     @abstractmethod
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Whether the block is there and readable. Neither pins it nor makes it recent."""
@@ -192,6 +191,11 @@ class OffloadingManager(ABC):
 
     def on_schedule_end(self) -> None:
         return
+
+    @property
+    def num_releases(self) -> int | None:
+        """Blocks that have become idle or free so far; None: not counted. A refused store needs at least one more."""
+        return None
 
     def has_pending_work(self) -> bool:
         """While True the engine must keep stepping, even without requests."""

@@ -158,6 +158,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         for key in now_idle:
             self.num_evictable += 1
             self.cache_policy.mark_evictable(key)
+        self._num_releases += len(now_idle)
         if self._count:
             self.stats.loads_completed += len(released)
 
@@ -207,6 +208,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
         stored: list[OffloadKey] = []
+        pending = self.num_pending
         for key in keys:
             block = self.cache_policy.get(key)
             if block is None or block.ref_cnt >= 0:
@@ -220,6 +222,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             else:
                 self.cache_policy.remove(key)
                 self._free_list.append(block.block_id)
+        self._num_releases += pending - self.num_pending
         if self._count:
             self.stats.stores_completed += len(stored)
         if stored and self.events is not None:
@@ -242,6 +245,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         """
         self.cache_policy.clear()
         self._free_list.clear()
+        self._num_releases += 1
         self._num_allocated_blocks = self.num_evictable = self.num_pending = 0
 
     # --- victims, threshold, clocks ---

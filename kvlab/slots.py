@@ -33,6 +33,7 @@ class SlotBook:
         self.cache_policy = policy
         self.num_evictable = 0  # idle: ref_cnt 0
         self.num_pending = 0  # being written: ref_cnt -1
+        self._num_releases = 0
         self._guard = guard
         self._num_allocated_blocks = 0  # slots ever handed out: fresh ones start here
         self._free_list: list[int] = []  # a stack
@@ -52,6 +53,11 @@ class SlotBook:
     def num_free_blocks(self) -> int:
         """Slots that hold no block."""
         return self.num_blocks - self._num_allocated_blocks + len(self._free_list)
+
+    @property
+    def num_releases(self) -> int:
+        """Blocks that have become idle or free so far. Never falls, also not by a reset."""
+        return self._num_releases
 
     @property
     def num_pinned(self) -> int:

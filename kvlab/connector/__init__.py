@@ -12,6 +12,7 @@ from kvlab.connector.jobs import (
     TransferJobStatus,
 )
 from kvlab.connector.lookup import maximal_prefix_lookup, sliding_window_lookup
+from kvlab.connector.options import ConnectorOptions
 from kvlab.connector.reach import PrefixReach, prefix_reach, resident, unreachable_keys
 from kvlab.connector.scheduler import OffloadingConnector
 from kvlab.connector.state import ConnectorRequest, KVGroup
@@ -21,6 +22,7 @@ __all__ = [
     "NULL_BLOCK_ID",
     "SECONDS_KINDS",
     "CompletionOrder",
+    "ConnectorOptions",
     "ConnectorRequest",
     "ConnectorStats",
     "KVGroup",

@@ -81,10 +81,18 @@ class OffloadingWorkerMetadata:
 
 @dataclass(slots=True)
 class ConnectorStats:
-    """Counted work of the connector. `hit_tokens` counts tokens a request was told it can load, once an admission."""
+    """Counted work of the connector. `hit_tokens` counts tokens a request was told it can load, once an admission.
 
+    Per request, however often it asks: `requests_looked_up`, and `requests_deferred` that were told to ask again at
+    least once. Per call: `lookup_walks`, `walks_deferred`, and the lookups of the manager's stats.
+    `ConnectorOptions` add `walks_given_up`, `offers_held_back` (calls not made) and `blocks_reoffered` (stored then).
+    """
+
+    requests_looked_up: int = 0
+    requests_deferred: int = 0
     lookup_walks: int = 0
     walks_deferred: int = 0
+    walks_given_up: int = 0
     hit_tokens: int = 0
     load_jobs: int = 0
     load_blocks: int = 0
@@ -95,6 +103,8 @@ class ConnectorStats:
     store_offers: int = 0
     store_keys_offered: int = 0
     store_offers_refused: int = 0
+    offers_held_back: int = 0
+    blocks_reoffered: int = 0
     stores_failed: int = 0
     jobs_flushed: int = 0
     stale_completions: int = 0

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from kvlab.base import LookupResult, OffloadingManager, OffloadKey, ReqContext
+from kvlab.connector.options import Looks
 from kvlab.connector.state import GroupOffloadConfig, RequestOffloadState
 
 
-def maximal_prefix_lookup(manager: OffloadingManager, keys: Sequence[OffloadKey], ctx: ReqContext) -> int | None:
+def maximal_prefix_lookup(manager: Looks, keys: Sequence[OffloadKey], ctx: ReqContext) -> int | None:
     """Blocks readable from the front up to the first miss; None if any of them has to be asked for again.
 
     A pending block does not end the walk, so that all blocks before the first miss start on their way at once.
@@ -36,7 +37,7 @@ def maximal_prefix_lookup(manager: OffloadingManager, keys: Sequence[OffloadKey]
 
 
 def sliding_window_lookup(
-    manager: OffloadingManager, keys: Sequence[OffloadKey], window: int, ctx: ReqContext
+    manager: Looks, keys: Sequence[OffloadKey], window: int, ctx: ReqContext
 ) -> int | None:
     """End index of the rightmost run of `window` readable blocks, searched from the end; without one, the length of
     the run that starts at index 0; None if any block met has to be asked for again."""
@@ -57,7 +58,7 @@ def sliding_window_lookup(
 
 
 def num_hit_tokens(
-    manager: OffloadingManager, lookup_groups: Sequence[GroupOffloadConfig], state: RequestOffloadState
+    manager: Looks, lookup_groups: Sequence[GroupOffloadConfig], state: RequestOffloadState
 ) -> int | None:
     """Tokens beyond those on the GPU that every group can serve; None to be asked again; 0 for less than a block.
 
@@ -101,7 +102,7 @@ def num_hit_tokens(
 
 
 def _group_lookup(
-    manager: OffloadingManager, group: GroupOffloadConfig, state: RequestOffloadState, max_hit_tokens: int
+    manager: Looks, group: GroupOffloadConfig, state: RequestOffloadState, max_hit_tokens: int
 ) -> int | None:
     block_size = group.block_size_tokens
     keys = state.group_states[group.group_idx].offload_keys[

@@ -43,6 +43,7 @@ from kvlab.connector.offers import (
     storable_ranges,
     store_source,
 )
+from kvlab.connector.options import ConnectorOptions, ReadyOnly, from_the_front, num_before
 from kvlab.connector.state import (
     BlockPositions,
     ConnectorRequest,
@@ -60,7 +61,8 @@ class OffloadingConnector:
 
     groups: the KV-cache groups, in group order; num_workers: world size; completion_order: see
     `kvlab.connector.job_table`;
-    offload_prompt_only: vLLM's default, decode blocks are not offered; clock: seconds, for `seconds` by call kind.
+    offload_prompt_only: vLLM's default, decode blocks are not offered; options: what goes beyond vLLM, none by default;
+    clock: seconds, for `seconds` by call kind.
     Raises ValueError for an unknown completion order, no groups, or a worker count below 1.
     """
 
@@ -73,6 +75,7 @@ class OffloadingConnector:
         completion_order: CompletionOrder = "hash",
         offload_prompt_only: bool = True,
         enable_prefix_caching: bool = False,
+        options: ConnectorOptions | None = None,
         make_keys: MakeKeys | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -82,6 +85,7 @@ class OffloadingConnector:
         self.jobs = JobTable(num_workers, completion_order)
         self.groups = tuple(GroupOffloadConfig(i, g) for i, g in enumerate(groups))
         self.offload_prompt_only = offload_prompt_only
+        self.options = options or ConnectorOptions()
         self.stats = ConnectorStats()
         self.seconds: dict[str, float] = dict.fromkeys(SECONDS_KINDS, 0.0)
         self._clock = clock
@@ -156,10 +160,14 @@ class OffloadingConnector:
             and any_hit_among(self.groups, state, hit_tokens, self._blocks_being_loaded)
         ):
             hit_tokens = None
+        if hit_tokens is None:
+            hit_tokens = self._deferred(state)
+        else:
+            state.deferred_walks = 0
         walked = self._clock()
         self.stats.lookup_walks += 1
-        if hit_tokens is None:
-            self.stats.walks_deferred += 1
+        self.stats.requests_looked_up += not state.looked_up
+        state.looked_up = True
         num_cached = num_computed_tokens + (hit_tokens or 0)
         for group, group_state in zip(self.groups, state.group_states, strict=True):
             group_state.num_hit_blocks = num_cached // group.block_size_tokens
@@ -167,6 +175,19 @@ class OffloadingConnector:
         self.seconds["lookup_walk"] += walked - started
         self.seconds["touch"] += self._clock() - walked
         return hit_tokens
+
+    def _deferred(self, state: RequestOffloadState) -> int | None:
+        """A walk that has to wait: None, or what is ready now if it has waited long enough."""
+        self.stats.walks_deferred += 1
+        self.stats.requests_deferred += not state.was_deferred
+        state.was_deferred = True
+        state.deferred_walks += 1
+        limit = self.options.max_deferred_walks
+        if limit is None or state.deferred_walks <= limit:
+            return None
+        self.stats.walks_given_up += 1
+        state.deferred_walks = 0
+        return num_hit_tokens(ReadyOnly(self.manager), self._lookup_groups, state)
 
     # --- loads ---
 
@@ -256,7 +277,12 @@ class OffloadingConnector:
             if self.offload_prompt_only:
                 num_tokens = min(num_tokens, req.num_prompt_tokens)
             ranges = storable_ranges(self.groups, state, num_tokens)
+            if self.options.reoffer_at_prompt_end and not state.reoffered and num_tokens >= req.num_prompt_tokens:
+                state.reoffered = True
+                ranges = from_the_front(self.groups, ranges)
             if all(end <= start for start, end in ranges):
+                continue
+            if self._is_held_back(state):
                 continue
             # An answer fills a block in a step that takes no GPU block, so `new_block_ids` does not name the request.
             update_offload_keys(self.groups, state, self._make_keys)
@@ -264,6 +290,13 @@ class OffloadingConnector:
             if job is not None:
                 jobs.append(job)
         return jobs
+
+    def _is_held_back(self, state: RequestOffloadState) -> bool:
+        refused = state.refused_at_release
+        if refused is None or refused != self.manager.num_releases:
+            return False
+        self.stats.offers_held_back += 1
+        return True
 
     def _store(self, state: RequestOffloadState, ranges: Ranges) -> TransferJob | None:
         offer = offered_keys(state, ranges)
@@ -277,7 +310,10 @@ class OffloadingConnector:
         self.seconds["prepare_store"] += self._clock() - started
         if output is None:
             self.stats.store_offers_refused += 1
+            if self.options.hold_refused_offers:
+                state.refused_at_release = self.manager.num_releases
             return None
+        state.refused_at_release = None
         if not output.keys_to_store:
             advance(state, ranges)
             return None
@@ -288,6 +324,7 @@ class OffloadingConnector:
         state.transfer_jobs.add(job_id)
         gpu_spec = store_source(self.groups, state, ranges, output.keys_to_store, status)
         self.jobs.watch(job_id, status.sliding_window_block_ids)
+        self.stats.blocks_reoffered += num_before(state, output.keys_to_store) if state.reoffered else 0
         advance(state, ranges)
         self.stats.store_jobs += 1
         self.stats.store_blocks += len(output.keys_to_store)

@@ -82,8 +82,8 @@ class BlockPositions:
 
 
 class RequestOffloadState:
-    __slots__ = ("group_states", "num_locally_computed_tokens", "offloading_context", "req", "req_context",
-                 "transfer_jobs")  # fmt: skip
+    __slots__ = ("deferred_walks", "group_states", "looked_up", "num_locally_computed_tokens", "offloading_context",
+                 "refused_at_release", "reoffered", "req", "req_context", "transfer_jobs", "was_deferred")  # fmt: skip
 
     def __init__(
         self, req: ConnectorRequest, ctx: ReqContext, offloading: RequestOffloadingContext, num_groups: int
@@ -94,6 +94,11 @@ class RequestOffloadState:
         self.group_states = tuple(RequestGroupState() for _ in range(num_groups))
         self.num_locally_computed_tokens = 0
         self.transfer_jobs: set[int] = set()
+        self.looked_up = self.was_deferred = False
+        #: For `ConnectorOptions`: walks in a row that had to wait; the manager's count when a store was refused.
+        self.deferred_walks = 0
+        self.refused_at_release: int | None = None
+        self.reoffered = False
 
 
 #: (request, number of groups) -> per group, the keys of its full blocks

@@ -210,6 +210,10 @@ class TieringOffloadingManager(OffloadingManager):
         for tier in self.secondary_tiers:
             tier.on_schedule_end()
 
+    @property
+    def num_releases(self) -> int:
+        return self.primary_tier.num_releases
+
     def has_pending_work(self) -> bool:
         return self._transfers.pending or any(tier.has_pending_work() for tier in self.secondary_tiers)
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvlab.base import LookupResult
+from kvlab.connector import ConnectorOptions, OffloadingConnector, prefix_reach, resident
 from kvlab.manager import CPUOffloadingManager
-from tests.connector.rig import BLOCK, Req, ScriptedManager, filled_manager, keys_of, make, report, schedule, start_load
+from tests.connector.rig import (
+    BLOCK,
+    Group,
+    Req,
+    ScriptedManager,
+    admit,
+    filled_manager,
+    keys_of,
+    make,
+    report,
+    schedule,
+    start_load,
+)
 from tests.connector.test_stores import offers
-from tests.helpers import CTX
+from tests.helpers import CTX, store_and_complete, to_keys, to_numbers
 
 
 def test_b16_block_evicted_between_lookup_and_load_means_recompute_not_assertion() -> None:
@@ -107,3 +122,162 @@ def test_b28_no_block_is_lost_whenever_the_manager_refuses(refusals: list[bool])
         stored += [block for job in meta.store_jobs for block in job.gpu_spec.block_ids]
     last = max((i for i, refuse in enumerate(refusals) if not refuse), default=-1)
     assert stored == [100 + i for i in range(last + 1)]
+
+
+# --- B13: per call, or per request ---
+
+
+def test_b13_a_request_that_asks_five_times_counts_once_and_its_calls_five_times() -> None:
+    manager = ScriptedManager({keys_of([1])[0]: LookupResult.RETRY})
+    request = Req("a", [1, 2], extra=1)
+    connector = make(manager, request)
+    for _ in range(5):
+        assert connector.get_num_new_matched_tokens(request, 0) is None
+    manager.answers = dict.fromkeys(keys_of([1, 2]), LookupResult.HIT)
+    assert connector.get_num_new_matched_tokens(request, 0) == 2 * BLOCK
+    stats = connector.stats
+    assert (stats.requests_looked_up, stats.requests_deferred) == (1, 1)
+    assert (stats.lookup_walks, stats.walks_deferred) == (6, 5)
+    assert connector.update_state_after_alloc(request, [[11, 12]], 2 * BLOCK)
+    assert stats.hit_tokens == 2 * BLOCK
+
+
+# --- B27, B26: a block that goes while its request computes ---
+
+
+def ten_blocks_of_which_one_goes(reoffer: bool) -> tuple[OffloadingConnector, CPUOffloadingManager, Req]:
+    """Five blocks are stored, others fill the cache, block 2 is evicted while the rest is in use, then come the other
+    five."""
+    manager = CPUOffloadingManager(11, "full_scan_lru")
+    request = Req("a", range(10))
+    connector = make(manager, request, options=ConnectorOptions(reoffer_at_prompt_end=reoffer))
+    (job,) = schedule(connector, {request: 5 * BLOCK}, {request: [range(100, 105)]}, [request]).store_jobs
+    report(connector, job.job_id)
+    store_and_complete(manager, range(20, 26))
+    in_use = to_keys([0, 1, 3, 4])
+    manager.prepare_load(in_use, CTX)
+    assert to_numbers(store_and_complete(manager, [30]).evicted_keys) == [2]
+    (job,) = schedule(connector, {request: 5 * BLOCK}, {request: [range(105, 110)]}).store_jobs
+    report(connector, job.job_id)
+    manager.complete_load(in_use, CTX)
+    return connector, manager, request
+
+
+def test_b27_a_block_that_goes_while_its_request_runs_is_a_hole_as_in_vllm() -> None:
+    connector, manager, _ = ten_blocks_of_which_one_goes(reoffer=False)
+    again = Req("again", range(10), extra=1)
+    connector.on_new_request(again)
+    assert connector.get_num_new_matched_tokens(again, 0) == 2 * BLOCK
+    reach = prefix_reach(to_keys(range(10)), resident(manager))
+    assert (reach.hits, reach.holes, reach.unreachable) == (2, (2,), 7)
+
+
+def test_b27_offered_again_at_the_end_of_the_prompt_it_is_no_hole() -> None:
+    connector, manager, request = ten_blocks_of_which_one_goes(reoffer=True)
+    again = Req("again", range(10), extra=1)
+    connector.on_new_request(again)
+    assert connector.get_num_new_matched_tokens(again, 0) == 10 * BLOCK
+    assert prefix_reach(to_keys(range(10)), resident(manager)).holes == ()
+    assert (connector.stats.blocks_reoffered, connector.stats.store_blocks) == (1, 11)
+    # Once a request: a decode step offers nothing.
+    offers_before = connector.stats.store_offers
+    for _ in range(5):
+        request.num_output_tokens += 1
+        schedule(connector, {request: 1})
+    assert connector.stats.store_offers == offers_before
+
+
+def test_b27_window_blocks_are_never_offered_again() -> None:
+    """The GPU has given them to somebody else by then."""
+    manager, request = ScriptedManager(), Req("a", range(4))
+    groups = (Group(), Group(BLOCK))
+    connector = make(manager, request, groups=groups, options=ConnectorOptions(reoffer_at_prompt_end=True))
+    schedule(connector, {request: 2 * BLOCK}, {request: [[1, 2], [11, 12]]}, [request])
+    schedule(connector, {request: 2 * BLOCK}, {request: [[3, 4], [11, 14]]})
+    assert manager.heard("prepare_store")[1] == keys_of(range(4)) + keys_of([2, 3], 1)
+
+
+def test_b26_a_store_that_fails_is_nowhere_and_whoever_shared_it_may_offer_it_again() -> None:
+    """A stores 1 and 2, B computes them too and leaves them out, then A's store fails."""
+    for reoffer in (False, True):
+        manager = CPUOffloadingManager(8)
+        a, b = Req("a", [1, 2]), Req("b", [1, 2, 3])
+        connector = make(manager, a, b, options=ConnectorOptions(reoffer_at_prompt_end=reoffer))
+        (job_a,) = admit(connector, a, [11, 12]).store_jobs
+        assert schedule(connector, {b: 2 * BLOCK}, {b: [[13, 14]]}, [b]).store_jobs == []
+        report(connector, job_a.job_id, failed=True)
+        assert manager.states() == []
+        (job_b,) = schedule(connector, {b: BLOCK}, {b: [[15]]}).store_jobs
+        report(connector, job_b.job_id)
+        stored = sorted(to_numbers(block.key for block in manager.states()))
+        assert stored == ([1, 2, 3] if reoffer else [3])
+
+
+# --- B32: a store that cannot be allocated ---
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_b32_a_refused_store_while_500_tokens_are_decoded(hold: bool) -> None:
+    manager = filled_manager([1, 2, 3, 4], num_blocks=4)
+    manager.prepare_load(keys_of([1, 2, 3, 4]), CTX)
+    request = Req("a", [7, 8])
+    connector = make(manager, request, options=ConnectorOptions(hold_refused_offers=hold))
+    admit(connector, request, [11, 12])
+    for _ in range(500):
+        request.num_output_tokens += 1
+        schedule(connector, {request: 1})
+    # vLLM: once a step.
+    assert connector.stats.store_offers_refused == (1 if hold else 501)
+    assert connector.stats.offers_held_back == (500 if hold else 0)
+    assert manager.stats.store_calls == (2 if hold else 502)
+    # Something changes, not enough; then enough.
+    manager.complete_load(keys_of([1]), CTX)
+    assert schedule(connector, {request: 1}).store_jobs == []
+    assert schedule(connector, {request: 1}).store_jobs == []
+    assert connector.stats.store_offers_refused == (2 if hold else 503)
+    manager.complete_load(keys_of([2]), CTX)
+    (job,) = schedule(connector, {request: 1}).store_jobs
+    assert len(job.cpu_spec.block_ids) == 2
+
+
+@given(
+    steps=st.lists(st.sampled_from(["release", "fail", "other", "reset", "decode", "decode"]), max_size=40),
+    pinned=st.integers(0, 6),
+)
+def test_b32_held_back_offers_change_the_calls_and_nothing_else(steps: list[str], pinned: int) -> None:
+    """Two connectors side by side: one asks in every step, the other after a release."""
+    runs = []
+    for hold in (False, True):
+        manager = CPUOffloadingManager(6)
+        output = manager.prepare_store(keys_of(range(100, 106)), CTX)
+        assert output is not None
+        manager.complete_store(output.keys_to_store, CTX)
+        held = list(range(100, 100 + pinned))
+        manager.prepare_load(keys_of(held), CTX)
+        request, other = Req("a", [1, 2, 3]), 200
+        connector = make(manager, request, options=ConnectorOptions(hold_refused_offers=hold))
+        admitted = admit(connector, request, [11, 12, 13]).store_jobs
+        seen = [len(admitted)]
+        for step in steps:
+            if step == "release" and held:
+                manager.complete_load(keys_of([held.pop()]), CTX)
+            elif step in ("other", "fail"):
+                stored = manager.prepare_store(keys_of([other, 2]), CTX)
+                other += 1
+                if stored is not None:
+                    manager.complete_store(stored.keys_to_store, CTX, success=step == "other")
+            elif step == "reset":
+                connector.reset_cache()
+                held.clear()
+            meta = schedule(connector, {request: 0})
+            seen.append(sum(len(job.cpu_spec.block_ids) for job in meta.store_jobs))
+            for job in meta.store_jobs:
+                report(connector, job.job_id)
+        runs.append((seen, sorted(to_numbers(block.key for block in manager.states()))))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, 1.5, "3"])
+def test_b38_a_limit_that_makes_no_sense(bad: object) -> None:
+    with pytest.raises(ValueError, match="max_deferred_walks must be an int >= 1"):
+        ConnectorOptions(max_deferred_walks=bad)  # type: ignore[arg-type]
