@@ -78,19 +78,29 @@ def policy_colour(arm: ArmResult) -> str:
 
 
 def provenance(result: Result, recorded: bool = False) -> str:
-    """Who measured what, when and at which scale, and what is modelled."""
+    """Who measured what, when and at which scale, and what is modelled; on the wall clock, that it is real."""
     env = result.environment
     cores = f", {cores_text(env['cores'])}" if env.get("cores") else ""
     scale = f"scale {result.scale}" + (f" (s = {result.scale_factor:g})" if result.scale_factor != 1 else "")
-    clock = str(result.config.get("scheduler_clock", "measured"))
     parts = [
         f"{'Recorded on' if recorded else 'Run here on'} {env.get('cpu', 'unknown CPU')}{cores}, {result.created[:10]}",
         scale,
         f"seed {result.config['seed']}" if "seed" in result.config else "",
-        f"scheduler seconds {clock}, GPU, disk and copy seconds modelled",
+        _whose_seconds(result),
         "PARTIAL RUN" if result.partial else "",
     ]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _whose_seconds(result: Result) -> str:
+    if result.clock != "wall":
+        clock = str(result.config.get("scheduler_clock", "measured"))
+        return f"scheduler seconds {clock}, GPU, disk and copy seconds modelled"
+    settings = result.config.get("at_this_scale", {}).get("wall") or {}
+    gpu = {"cuda": "; GPU work sized by the model", "cpu": "; no GPU time played"}.get(str(settings.get("device")), "")
+    limit = settings.get("write_bandwidth")
+    disk = f", the disk limited to {limit / 1e6:,.3g} MB/s written" if limit else ""
+    return f"scheduler, copy and disk seconds real{disk}{gpu}"
 
 
 def finish(
