@@ -9,7 +9,7 @@ Notes:
   still queued or running, is writing it. Writing it again costs the latency only (and does not wait for that earlier
   job).
 * A key exists from the moment its own bytes have been moved, before its job is done, as a file does.
-* Nothing is ever evicted and there is no size limit, as in 0.24's fs tier.
+* Nothing is ever evicted and there is no size limit, as in 0.24's fs tier; a limit on queued writes is an option.
 * A load of a key that does not exist is a failed job that names the keys that did succeed (0.28), never silence.
 * There is no waiting on a virtual clock: `drain_jobs` finishes everything at once, and the seconds that would have
   taken pass nowhere (they count as busy, so that bytes / busy seconds stays the bandwidth).
@@ -42,6 +42,8 @@ class VirtualTier(SecondaryTierManager):
       submitted, or {"rate": 0.01, "seed": 0, "kind": "both"}. A failing block costs latency only.
     * `initial_keys` exist from the start. `correct_verdicts`: a failed load turns its keys into misses, a finished
       write turns a remembered miss into a hit; by default verdicts are sticky, as in 0.24.
+    * `max_queued_write_bytes`: new blocks that do not fit into it are not written, and counted in `writes_skipped`; a
+      job of which nothing is left ends at once. At least one block; by default, as up to 0.30, there is no limit.
 
     `bytes_written`, `bytes_read`, `blocks_written`, `blocks_read` count blocks whose job is done, without those already
     there. Raises ValueError naming the wrong argument.
@@ -60,6 +62,7 @@ class VirtualTier(SecondaryTierManager):
         fail: FailRule | Mapping[str, Any] | None = None,
         initial_keys: Iterable[OffloadKey] = (),
         correct_verdicts: bool = False,
+        max_queued_write_bytes: float | None = None,
         tier_type: str = "virtual",
     ) -> None:
         super().__init__(tier_type)
@@ -71,6 +74,13 @@ class VirtualTier(SecondaryTierManager):
         depth = checked_int("queue_depth", queue_depth, at_least=1)
         if lookup not in _LOOKUPS:
             raise unknown_name("lookup", lookup, _LOOKUPS)
+        if max_queued_write_bytes is not None:
+            _positive("max_queued_write_bytes", max_queued_write_bytes, "bytes")
+            if max_queued_write_bytes < block_bytes:
+                raise ValueError(f"max_queued_write_bytes must be at least block_bytes, {block_bytes!r}, got "
+                                 f"{max_queued_write_bytes!r}")  # fmt: skip
+        self._max_queued_writes = inf if max_queued_write_bytes is None else max_queued_write_bytes // block_bytes
+        self._writes_queued = self.writes_skipped = 0
         self._clock = clock
         self.latency_s = latency_s
         self._fail = SeededFailures(**fail) if isinstance(fail, Mapping) else fail
@@ -124,7 +134,16 @@ class VirtualTier(SecondaryTierManager):
     def submit_store(self, job_metadata: JobMetadata) -> None:
         failed = self._failed(job_metadata)
         moving = [k for k in dict.fromkeys(job_metadata.keys) if k not in self._blocks and k not in failed]
+        room = self._max_queued_writes - self._writes_queued
+        if len(moving) > room:
+            moving, skipped = moving[: int(room)], moving[int(room) :]
+            self.writes_skipped += len(skipped)
+            failed |= frozenset(skipped)
+            if not moving:
+                self._results.append(_result(job_metadata, failed))
+                return
         job = self._submit(self._writes, job_metadata, moving, failed, self._clock())
+        self._writes_queued += len(moving)
         self._blocks.update(dict.fromkeys(moving, job))
 
     def submit_load(self, job_metadata: JobMetadata) -> None:
@@ -157,6 +176,7 @@ class VirtualTier(SecondaryTierManager):
 
     def _record(self, written: list[QueuedJob], read: list[QueuedJob]) -> None:
         for job in written:
+            self._writes_queued -= len(job.moving)
             self._blocks.update(dict.fromkeys(job.moving))
             self.num_blocks += len(job.moving)
             self.blocks_written += len(job.moving)
@@ -169,10 +189,7 @@ class VirtualTier(SecondaryTierManager):
         ended = written + read
         if written and read:
             ended.sort(key=lambda job: (job.finish_s, job.number))
-        for job in ended:
-            keys = job.metadata.keys
-            good = [key for key in keys if key not in job.failed] if job.failed else None
-            self._results.append(JobResult(job.metadata.job_id, not job.failed, good))
+        self._results += [_result(job.metadata, job.failed) for job in ended]
 
     def get_finished_jobs(self) -> list[JobResult]:
         """Jobs that are done by now, in the order they ended."""
@@ -206,6 +223,7 @@ class VirtualTier(SecondaryTierManager):
         self.num_blocks = len(self._blocks)
         self._writes.clear()
         self._reads.clear()
+        self._writes_queued = 0
 
     # --- counters; each is O(1) ---
 
@@ -247,6 +265,11 @@ class VirtualTier(SecondaryTierManager):
     def queue_events(self) -> int:
         """Job starts and ends processed so far: the work the simulation has done, whatever the blocks."""
         return self._writes.events + self._reads.events
+
+
+def _result(job: JobMetadata, failed: frozenset[OffloadKey]) -> JobResult:
+    good = [key for key in job.keys if key not in failed] if failed else None
+    return JobResult(job.job_id, not failed, good)
 
 
 def _not_number(value: object) -> bool:

@@ -148,3 +148,68 @@ def test_b24_loading_what_is_not_there_is_a_result() -> None:
     assert disk.tier.get_finished_jobs() == [JobResult(0, success=False, successful_keys=to_keys([1, 3]))]
     assert disk.tier.bytes_read == 200
     assert not disk.tier.has_pending_work()
+
+
+# --- B36: a queue with a bound ---
+
+
+def test_b36_blocks_beyond_the_bound_are_not_written_and_counted() -> None:
+    disk = Disk(max_queued_write_bytes=350)
+    disk.store(1, 2)
+    disk.store(3, 4)  # one more fits
+    disk.store(5, 1)  # 5 does not; 1 is on its way already
+    assert disk.tier.get_finished_jobs() == [JobResult(2, success=False, successful_keys=to_keys([1]))]
+    assert disk.tier.writes_skipped == 2
+    assert sorted(number for _, number in disk.run()) == [0, 1]
+    assert disk.exists(1, 2, 3, 4, 5) == [1, 2, 3]
+    # There is room again.
+    disk.store(4, 5, 6)
+    disk.run()
+    assert disk.exists(1, 2, 3, 4, 5, 6) == [1, 2, 3, 4, 5, 6]
+    assert (disk.tier.writes_skipped, disk.tier.blocks_written) == (2, 6)
+
+
+def test_b36_reads_have_no_bound_and_a_shutdown_leaves_room() -> None:
+    disk = Disk(max_queued_write_bytes=100, initial_keys=to_keys(range(20, 30)))
+    disk.store(1)
+    disk.load(*range(20, 30))
+    assert disk.tier.queued_read_blocks == 10
+    disk.tier.shutdown()
+    disk.store(2)
+    assert disk.tier.writes_skipped == 0
+
+
+@pytest.mark.parametrize("bound", [None, 1_000])
+def test_b36_a_disk_a_hundred_times_too_slow(bound: int | None) -> None:
+    """Four blocks a second are stored, one in 25 s is written. With a bound of ten blocks the CPU tier keeps its room,
+    without one it fills with pins and refuses."""
+    disk = Disk(write_bandwidth=4, max_queued_write_bytes=bound, initial_keys=to_keys([500]))
+    manager = make_manager((disk.tier,), num_blocks=100)
+    pinned = []
+    for second in range(200):
+        disk.clock.now = float(second)
+        output = manager.prepare_store(to_keys(range(1_000 + 4 * second, 1_004 + 4 * second)), A)
+        if output is not None:
+            manager.complete_store(output.keys_to_store, A)
+        settle(manager)
+        pinned.append(manager.primary_tier.num_pinned)
+    stats = manager.stats
+    if bound is None:
+        assert max(pinned) == 100 and stats.stores_refused > 400
+        return
+    assert max(pinned) <= 10 + 3  # the last job accepted in part pins all its blocks
+    assert stats.stores_refused == 0
+    assert disk.tier.writes_skipped >= stats.cascades_failed > 700
+    # Loads still work: one from the disk, and what is in the CPU tier.
+    for _ in range(4):
+        disk.clock.now += 10
+        answer = manager.lookup(to_key(500), A)
+        settle(manager)
+    assert answer is HIT
+    manager.prepare_load([to_key(500), to_key(1_796)], A)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 99, True, "1000", float("nan")])
+def test_b36_a_bound_that_makes_no_sense(bad: object) -> None:
+    with pytest.raises(ValueError, match=r"max_queued_write_bytes must be .*, got"):
+        Disk(max_queued_write_bytes=bad)
