@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.base import OffloadingManager
 from kvlab.block_pool import BlockPool
 from kvlab.connector import OffloadingConnector
-from kvlab.engine import CountedScheduler, Engine, EngineConfig, SchedulerCosts, VirtualClock, VirtualWorkers
+from kvlab.engine import (
+    Clock,
+    CountedScheduler,
+    Engine,
+    EngineConfig,
+    Scheduler,
+    SchedulerCosts,
+    StepModel,
+    VirtualClock,
+    VirtualWorkers,
+    Workers,
+)
 from kvlab.manager import CPUOffloadingManager
 from kvlab.tiering import CPUPrimaryTierOffloadingManager, TieringOffloadingManager, VirtualTier
 from kvlab.tiering.base import SecondaryTierManager
@@ -63,25 +73,56 @@ def spec(**changes: Any) -> WorkloadSpec:
 def make_engine(
     workload: WorkloadSpec | None = None,
     *,
-    samples: int | None = 4,
     num_cpu: int = 60,
     num_gpu: int = 60,
-    groups: Sequence[Group] = (Group(),),
     disk: bool = False,
+    tiers: Sequence[SecondaryTierManager] = (),
+    bandwidth: float = 1e5,
+    num_workers: int = 2,
+    **options: Any,
+) -> Engine:
+    """CPU tier only, or with a disk (`disk`) or the given tiers below it. A block is 1,000 bytes, so a copy takes 10 ms
+    a block at the default bandwidth, about a GPU step. `options`: of `assemble`, and fields of `EngineConfig`."""
+    clock = VirtualClock()
+    if disk:
+        tiers = [VirtualTier(clock, block_bytes=1000, write_bandwidth=1e5, read_bandwidth=2e5, latency_s=1e-3)]
+    return assemble(
+        workload,
+        num_cpu=num_cpu,
+        num_gpu=num_gpu,
+        tiers=tiers,
+        num_workers=num_workers,
+        clock=clock,
+        scheduler=lambda manager, connector: CountedScheduler(clock, COSTS, manager.stats, connector.stats),
+        workers=VirtualWorkers(
+            num_workers=num_workers, block_bytes=1000, gpu_to_cpu_bandwidth=bandwidth, cpu_to_gpu_bandwidth=bandwidth
+        ),
+        **{"gpu_rate": 5000.0, "no_progress_steps": 50, **options},
+    )
+
+
+def assemble(
+    workload: WorkloadSpec | None,
+    *,
+    clock: Clock,
+    workers: Workers,
+    scheduler: Callable[[CPUOffloadingManager | TieringOffloadingManager, OffloadingConnector], Scheduler],
+    num_cpu: int,
+    num_gpu: int,
+    num_workers: int,
+    samples: int | None = 4,
+    groups: Sequence[Group] = (Group(),),
     tiers: Sequence[SecondaryTierManager] = (),
     prefix_caching: bool = False,
     prompt_only: bool = True,
     policy: str = "evictable_list_lru",
-    bandwidth: float = 1e5,
-    num_workers: int = 2,
+    max_model_len: int = 1000,
+    model: Callable[[EngineConfig], StepModel] | None = None,
     **config: Any,
 ) -> Engine:
-    """CPU tier only, or with a disk (`disk`) or the given tiers below it. A block is 1,000 bytes, so a copy takes 10 ms
-    a block at the default bandwidth, about a GPU step. `config`: fields of `EngineConfig`."""
-    clock = VirtualClock()
-    if disk:
-        tiers = [VirtualTier(clock, block_bytes=1000, write_bandwidth=1e5, read_bandwidth=2e5, latency_s=1e-3)]
-    manager: OffloadingManager = (
+    """An engine on any clock: manager, connector, GPU pool and source of requests. `config`: fields of
+    `EngineConfig`, from which `model` makes what takes a step's time."""
+    manager = (
         TieringOffloadingManager(CPUPrimaryTierOffloadingManager(num_cpu, policy), tiers)
         if tiers
         else CPUOffloadingManager(num_cpu, policy)
@@ -94,9 +135,7 @@ def make_engine(
         enable_prefix_caching=prefix_caching,
         make_keys=lambda req, num_groups: req.offload_keys(num_groups),  # type: ignore[attr-defined]
     )
-    settings = EngineConfig(
-        **{"max_num_batched_tokens": 64, "max_num_seqs": 8, "gpu_rate": 5000.0, "no_progress_steps": 50, **config}
-    )
+    settings = EngineConfig(**{"max_num_batched_tokens": 64, "max_num_seqs": 8, **config})
     return Engine(
         config=settings,
         connector=connector,
@@ -105,15 +144,14 @@ def make_engine(
             groups,
             prefix_caching,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=1000,
+            max_model_len=max_model_len,
         ),
-        workers=VirtualWorkers(
-            num_workers=num_workers, block_bytes=1000, gpu_to_cpu_bandwidth=bandwidth, cpu_to_gpu_bandwidth=bandwidth
-        ),
+        workers=workers,
         clock=clock,
-        scheduler=CountedScheduler(clock, COSTS, manager.stats, connector.stats),
+        scheduler=scheduler(manager, connector),
         source=Source(Workload(workload or spec(), groups[0].block_size_tokens), samples),
         tiers=tuple(tiers),
+        model=None if model is None else model(settings),
     )
 
 

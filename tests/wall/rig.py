@@ -11,21 +11,18 @@ from typing import Any
 
 import torch
 
-from kvlab.base import OffloadingManager, OffloadKey
-from kvlab.block_pool import BlockPool
-from kvlab.connector import OffloadingConnector
+from kvlab.base import OffloadKey
 from kvlab.device import Device
-from kvlab.engine import Engine, EngineConfig, MeasuredScheduler
+from kvlab.engine import Engine, MeasuredScheduler
 from kvlab.engine.wall import WallClock, WallModel, WallWorkers
-from kvlab.manager import CPUOffloadingManager
-from kvlab.tiering import CPUPrimaryTierOffloadingManager, ExampleTier, TieringOffloadingManager
+from kvlab.tiering import ExampleTier
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
 from kvlab.tiering.fs import FileSystemTier
 from kvlab.tiering.region import SharedRegion
 from kvlab.worker import CopyWorkers, KVCaches, make_workers, rows_of
 from kvlab.worker.compute import Compute
-from kvlab.workload import Workload, WorkloadSpec
-from tests.engine.rig import BLOCK, Group, Source, spec
+from kvlab.workload import WorkloadSpec
+from tests.engine.rig import BLOCK, Group, assemble
 
 CPU = Device("cpu", "cpu", "test")
 PAGE = 512
@@ -120,23 +117,19 @@ class WallRig:
 def make_wall(
     workload: WorkloadSpec | None = None,
     *,
-    samples: int | None = 4,
     num_cpu: int = 80,
     num_gpu: int = 80,
     groups: Sequence[Group] = GROUPS,
     tier: type[MemoryTier] | None = None,
     fs: dict[str, Any] | None = None,
-    policy: str = "evictable_list_lru",
-    prefix_caching: bool = False,
-    prompt_only: bool = True,
     num_workers: int = 2,
     job_timeout_s: float = 30.0,
     device: Device = CPU,
-    **config: Any,
+    **options: Any,
 ) -> WallRig:
     """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified.
 
-    `tier`: a tier in memory; `fs`: arguments of a real one in files."""
+    `tier`: a tier in memory; `fs`: arguments of a real one in files; `options`: of `tests.engine.rig.assemble`."""
     region = SharedRegion.create(f"test_{os.getpid()}_{next(_NAMES)}", num_cpu, 2 * PAGE, num_workers)
     rows = rows_of(region.buffer, num_cpu, region.row_bytes)
     shared = [(0, 1)] * len(groups)
@@ -145,39 +138,20 @@ def make_wall(
     tiers: tuple[SecondaryTierManager, ...] = () if tier is None else (tier(rows),)
     if fs is not None:
         tiers = (FileSystemTier(region=region, n_read_threads=2, n_write_threads=2, **fs),)
-    manager: OffloadingManager = (
-        TieringOffloadingManager(CPUPrimaryTierOffloadingManager(num_cpu, policy), tiers)
-        if tiers
-        else CPUOffloadingManager(num_cpu, policy)
-    )
-    connector = OffloadingConnector(
-        manager,
-        groups,
-        num_workers=num_workers,
-        offload_prompt_only=prompt_only,
-        enable_prefix_caching=prefix_caching,
-        make_keys=lambda req, num_groups: req.offload_keys(num_groups),  # type: ignore[attr-defined]
-    )
-    settings = EngineConfig(
-        **{"max_num_batched_tokens": 64, "max_num_seqs": 8, "no_progress_steps": 3000, "idle_step_s": 1e-4, **config}
-    )
     clock = WallClock()
-    model = WallModel(Compute(kv_caches, device), settings, [g.block_size_tokens for g in groups], verify="all")
-    engine = Engine(
-        config=settings,
-        connector=connector,
-        pool=BlockPool(
-            num_gpu,
-            groups,
-            prefix_caching,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=1000,
-        ),
-        workers=WallWorkers(copies.workers, clock, job_timeout_s=job_timeout_s),
-        clock=clock,
-        scheduler=MeasuredScheduler(clock),
-        source=Source(Workload(workload or spec(), BLOCK), samples),
+    sizes = [group.block_size_tokens for group in groups]
+    engine = assemble(
+        workload,
+        num_cpu=num_cpu,
+        num_gpu=num_gpu,
+        groups=groups,
         tiers=tiers,
-        model=model,
+        num_workers=num_workers,
+        clock=clock,
+        scheduler=lambda *_: MeasuredScheduler(clock),
+        workers=WallWorkers(copies.workers, clock, job_timeout_s=job_timeout_s),
+        model=lambda settings: WallModel(Compute(kv_caches, device), settings, sizes, verify="all"),
+        **{"no_progress_steps": 3000, "idle_step_s": 1e-4, **options},
     )
-    return WallRig(engine, copies, kv_caches, rows, model, tiers, region)
+    assert isinstance(engine.model, WallModel)
+    return WallRig(engine, copies, kv_caches, rows, engine.model, tiers, region)
