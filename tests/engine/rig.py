@@ -116,7 +116,6 @@ def assemble(
     prefix_caching: bool = False,
     prompt_only: bool = True,
     policy: str = "evictable_list_lru",
-    max_model_len: int = 1000,
     model: Callable[[EngineConfig], StepModel] | None = None,
     **config: Any,
 ) -> Engine:
@@ -144,7 +143,7 @@ def assemble(
             groups,
             prefix_caching,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=max_model_len,
+            max_model_len=1000,
         ),
         workers=workers,
         clock=clock,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kvlab.engine import NoProgressError, RequestStatus
+from kvlab.base import LookupResult, OffloadKey, ReqContext
+from kvlab.block_pool import BlockPool
+from kvlab.connector import ConnectorOptions
+from kvlab.engine import Engine, NoProgressError, RequestStatus
+from kvlab.tiering import VirtualTier
 from tests.engine.rig import BLOCK, Group, check, check_nothing_held, drain, make_engine, primary, spec, step_until
 from tests.engine.test_trouble import LOADING, fail_copies, loading, slow_copies
+from tests.helpers import CTX
 
 
 def test_b16_block_lost_between_lookup_and_load_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,3 +130,140 @@ def test_b39_failed_load_means_recompute() -> None:
     assert engine.stats.cached_tokens == 0
     assert engine.stats.computed_tokens == 56 + 88 + 2 * 7
     check_nothing_held(engine)
+
+
+# --- B37: many requests behind one load ---
+
+
+def fifty_on_one_prefix(num_cpu: int, *, prefix_in_cpu: bool) -> Engine:
+    """50 at once, each 10,000 tokens of one prefix and 24 of its own; the GPU has room for all."""
+    engine = make_engine(
+        spec(prefix_tokens=10_000, prompt_tokens=24, prefix_count=1, turns=1, rate=1, output_tokens=8),
+        num_cpu=num_cpu, num_gpu=2_000, prefix_caching=True, bandwidth=1e7, max_num_batched_tokens=8_192,
+        max_num_seqs=64,
+    )  # fmt: skip
+    engine.pool = BlockPool(2_000, (Group(),), True, max_num_batched_tokens=8_192, max_model_len=11_000)
+    requests = [engine.source.workload.request(conversation) for conversation in range(50)]
+    if prefix_in_cpu:
+        keys = requests[0].offload_keys(1)[0][:625]
+        assert keys == requests[49].offload_keys(1)[0][:625]
+        output = primary(engine).prepare_store(keys, CTX)
+        assert output is not None
+        primary(engine).complete_store(output.keys_to_store, CTX)
+    for request in requests:
+        engine.add_request(request)
+    drain(engine)
+    assert engine.stats.completed_requests == 50
+    check_nothing_held(engine)
+    return engine
+
+
+def mean_ttft(engine: Engine) -> float:
+    return sum(done.first_token_s - done.arrival_s for done in engine.completed) / len(engine.completed)
+
+
+def test_b37_fifty_requests_on_one_stored_prefix_are_one_load_and_no_slower() -> None:
+    without, with_it = fifty_on_one_prefix(1, prefix_in_cpu=False), fifty_on_one_prefix(700, prefix_in_cpu=True)
+    assert without.connector.stats.load_jobs == 0
+    assert with_it.connector.stats.load_jobs == 1
+    assert with_it.stats.cached_tokens == 10_000
+    assert mean_ttft(with_it) < mean_ttft(without)
+
+
+def test_b37_what_is_on_the_gpu_is_not_loaded() -> None:
+    engine = fifty_on_one_prefix(700, prefix_in_cpu=False)
+    again = [engine.source.workload.request(conversation) for conversation in range(100, 150)]
+    ended = len(engine.completed)
+    for request in again:
+        engine.add_request(request)
+    drain(engine)
+    assert engine.connector.stats.load_jobs == 0
+    assert all(done.gpu_cached_tokens >= 10_000 for done in engine.completed[ended:])
+
+
+# --- B38, B41: a block that exists and cannot be read ---
+
+
+def one_unreadable(correct_verdicts: bool = False, max_deferred_walks: int | None = None) -> tuple[Engine, list[Any]]:
+    """A prompt of ten blocks and a half, all ten on disk; the third can never be read."""
+    bad: list[Any] = []
+    tier = VirtualTier(
+        lambda: engine.clock.now, block_bytes=1000, write_bandwidth=1e5, read_bandwidth=2e5, latency_s=1e-3,
+        correct_verdicts=correct_verdicts, fail=lambda job, key: job.is_promotion and key in bad,
+    )  # fmt: skip
+    engine = make_engine(spec(prefix_tokens=144, turns=1, rate=1, prefix_count=1), samples=1, tiers=[tier])
+    engine.connector.options = ConnectorOptions(max_deferred_walks=max_deferred_walks)
+    (request,) = engine.source.initial()
+    keys = request.offload_keys(1)[0]
+    bad.append(keys[2])
+    tier._blocks.update(dict.fromkeys(keys))
+    engine.add_request(request)
+    return engine, list(keys)
+
+
+def test_b38_with_024s_sticky_verdicts_the_same_promotion_is_tried_for_ever() -> None:
+    engine, _ = one_unreadable()
+    assert engine.run(5.0)
+    assert (engine.stats.completed_requests, engine.stats.computed_tokens) == (0, 0)
+    assert engine.connector.manager.stats.promotions_failed > 50
+    engine.abort("c0-t1")
+    drain(engine)
+    check_nothing_held(engine)
+
+
+@pytest.mark.parametrize("remedy", [{"correct_verdicts": True}, {"max_deferred_walks": 8}], ids=str)
+def test_b38_each_remedy_ends_it_by_recomputing_from_that_block_on(remedy: dict[str, Any]) -> None:
+    engine, keys = one_unreadable(**remedy)
+    drain(engine, max_steps=60)
+    # The two blocks before it were loaded.
+    (done,) = engine.completed
+    assert done.cached_tokens == 2 * BLOCK
+    assert engine.connector.stats.walks_given_up == (0 if "correct_verdicts" in remedy else 1)
+    check_nothing_held(engine)
+    # It has been computed and stored meanwhile: the next one finds all of it in the CPU tier.
+    request = engine.source.workload.request(0)
+    engine.add_request(request)
+    drain(engine)
+    assert engine.completed[-1].cached_tokens == len(keys) * BLOCK
+
+
+def test_b38_promotions_that_evict_each_other_end_with_a_limit_on_walks() -> None:
+    """tests/engine/test_trouble.py shows that without one they go on for ever."""
+    engine = make_engine(spec(rate=1, turns=1, prefix_tokens=160), samples=1, num_cpu=5, num_gpu=30, disk=True)
+    engine.connector.options = ConnectorOptions(max_deferred_walks=10)
+    (request,) = engine.source.initial()
+    engine.tiers[0]._blocks.update(dict.fromkeys(request.offload_keys(1)[0]))  # type: ignore[attr-defined]
+    engine.add_request(request)
+    drain(engine, max_steps=200)
+    assert (engine.stats.completed_requests, engine.connector.stats.walks_given_up) == (1, 1)
+    check_nothing_held(engine)
+
+
+def test_b41_only_the_blocks_before_the_gap_are_read_and_no_answer_goes_back() -> None:
+    """Blocks 0-2 and 4-9 are on disk, 3 is not."""
+    engine = make_engine(spec(prefix_tokens=144, turns=1, rate=1, prefix_count=1), samples=1, disk=True)
+    (request,) = engine.source.initial()
+    keys = request.offload_keys(1)[0]
+    assert len(keys) == 10
+    tier = engine.tiers[0]
+    tier._blocks.update(dict.fromkeys(key for key in keys if key != keys[3]))  # type: ignore[attr-defined]
+    answers: dict[OffloadKey, list[LookupResult]] = {}
+    manager = engine.connector.manager
+    real = manager.lookup
+
+    def noted(key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        answers.setdefault(key, []).append(real(key, req_context))
+        return answers[key][-1]
+
+    manager.lookup = noted  # type: ignore[method-assign]
+    engine.add_request(request)
+    drain(engine)
+    assert manager.stats.promotions == 3 and tier.blocks_read == 3  # type: ignore[attr-defined]
+    assert engine.completed[0].cached_tokens == 3 * BLOCK
+    order = [LookupResult.RETRY, LookupResult.HIT_PENDING, LookupResult.HIT]
+    for key in keys[:3]:
+        assert sorted(answers[key], key=order.index) == answers[key]
+        assert answers[key][0] is LookupResult.RETRY and answers[key][-1] is LookupResult.HIT
+    assert set(answers[keys[3]]) == {LookupResult.RETRY, LookupResult.MISS}
+    # Behind the gap the first walk asks, for it does not know of the gap yet; nothing is promoted.
+    assert all(set(answers.get(key, ())) <= {LookupResult.RETRY} for key in keys[4:])
