@@ -35,7 +35,9 @@ class Recorder:
         self._last_s = 0.0
         #: Block hashes of each conversation's newest prompt, which contains those of its earlier ones.
         self._prompts: dict[int | str, tuple[bytes, ...]] = {}
+        self._turns: dict[int | str, int] = {}
         self._prompts_noted = 0
+        self._earlier_turn_blocks = 0
 
     def after_step(self) -> None:
         now = self._engine.clock.now
@@ -43,8 +45,18 @@ class Recorder:
         self._last_s = now
         if self._prompts_noted < self._engine.stats.started_requests:
             self._prompts_noted = self._engine.stats.started_requests
-            sent = (req.request for req in self._engine.requests.values())
-            self._prompts.update((request.conversation, request.block_hashes) for request in sent)
+            self._note_prompts()
+        self._note_moment(now)
+
+    def _note_prompts(self) -> None:
+        for req in self._engine.requests.values():
+            conversation, turn = req.request.conversation, req.request.turn
+            if self._turns.get(conversation) != turn:
+                self._turns[conversation] = turn
+                self._earlier_turn_blocks += len(self._prompts.get(conversation, ()))
+                self._prompts[conversation] = req.request.block_hashes
+
+    def _note_moment(self, now: float) -> None:
         stats = self._manager.stats
         marks = self.marks
         if marks["first_evict_s"] is None and stats.evictions:
@@ -148,6 +160,7 @@ class Recorder:
                 found = asdict(tier.stats)
                 counts.update({f"tier{i}_{k}": v for k, v in found.items() if isinstance(v, int)})
         counts["unreachable_blocks"] = self._unreachable_blocks()
+        counts["repeated_prompt_blocks"] = self._repeated_prompt_blocks()
         return counts
 
     def _unreachable_blocks(self) -> int:
@@ -156,6 +169,12 @@ class Recorder:
         full = [g.group_idx for g in self._engine.connector.groups if not g.is_sliding_window]
         prompts = ([make_offload_key(h, group) for h in hashes] for hashes in self._prompts.values() for group in full)
         return len(unreachable_keys(prompts, is_there))
+
+    def _repeated_prompt_blocks(self) -> int:
+        """Blocks of prompts that an earlier prompt of this run had already: what a perfect cache would have found."""
+        prompts = self._prompts.values()
+        distinct = set().union(*prompts)
+        return self._earlier_turn_blocks + sum(len(hashes) for hashes in prompts) - len(distinct)
 
     def _seconds(self) -> dict[str, float]:
         """By call kind; "other" is what the connector spent around its manager calls."""

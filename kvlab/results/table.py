@@ -112,7 +112,7 @@ def _title(result: Result) -> str:
 
 
 def _notes(result: Result) -> list[str]:
-    notes = []
+    notes = stored_in_vain(result)
     counts = ", ".join(f"{a.name} {a.completed_requests:,} of {a.started_requests:,}" for a in result.arms)
     notes.append(f"Per Sec here is completed requests over {result.clock} seconds. Completed of started: {counts}.")
     if result.published:
@@ -128,6 +128,19 @@ def _notes(result: Result) -> list[str]:
             f"times the paper scale's and requests/s {s * s:g} times."
         )
     return notes
+
+
+def stored_in_vain(result: Result) -> list[str]:
+    """A warning for each arm that stored blocks and never found one, although its prompts repeat."""
+    lines = []
+    for arm in result.arms:
+        stored, repeated = arm.counts.get("stores_completed", 0), arm.counts.get("repeated_prompt_blocks", 0)
+        if stored and repeated and not arm.counts.get("hits", 0):
+            lines.append(
+                f"WARNING: {arm.name} stored {stored:,} blocks and found none of them, although {repeated:,} blocks of "
+                "its prompts came more than once: the cache is too small, or stored blocks cannot be found."
+            )
+    return lines
 
 
 def machine_line(result: Result) -> str:
