@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import re
 from collections.abc import Iterable
 
 
@@ -38,6 +39,17 @@ def checked_int(name: str, value: object, at_least: int) -> int:
     """`value` if it is an int (no bool) >= `at_least`, else ValueError naming it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an int >= {at_least}, got {value!r}")
+    return value
+
+
+#: What `checked_namespace` takes.
+NAMESPACE_RULE = "a name of letters, digits, . _ - that starts with a letter or digit, at most 100 of them"
+
+
+def checked_namespace(name: str, value: object) -> str:
+    """`value` if it can name a folder on any system and leads nowhere else, else ValueError naming it."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value, re.ASCII):
+        raise ValueError(f"{name} must be {NAMESPACE_RULE}, got {value!r}")
     return value
 
 

@@ -1,5 +1,6 @@
 """What a trace says about a cache: hits of any policy, the LRU curve over all capacities, the optimum."""
 
+from kvlab.analysis.admission import AdmissionTable, admission_table
 from kvlab.analysis.advise import Advice, advise
 from kvlab.analysis.capacity import CapacityCurve, capacity_curve
 from kvlab.analysis.policies import ReplayPolicy, replay_policies
@@ -7,10 +8,12 @@ from kvlab.analysis.replay import ORDERS, ReplayResult, compare, replay, to_fram
 
 __all__ = [
     "ORDERS",
+    "AdmissionTable",
     "Advice",
     "CapacityCurve",
     "ReplayPolicy",
     "ReplayResult",
+    "admission_table",
     "advise",
     "capacity_curve",
     "compare",

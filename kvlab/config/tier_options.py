@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kvlab.checks import NAMESPACE_RULE, checked_namespace
 from kvlab.config.errors import wrong_value
 from kvlab.config.numbers import format_bytes, read_bool, read_bytes, read_float, read_text_value
 
@@ -54,6 +55,13 @@ def _read_seconds(value: Any, key: str, where: object) -> float:
     return read_float(value, key, where, above=0)
 
 
+def _read_namespace(value: Any, key: str, where: object) -> str:
+    try:
+        return checked_namespace(key, value)
+    except ValueError:
+        raise wrong_value(key, value, NAMESPACE_RULE, where) from None
+
+
 def _read_direct_io(value: Any, key: str, where: object) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise wrong_value(key, value, "true, false, or null to try it once", where)
@@ -68,6 +76,10 @@ def _read_object(value: Any, key: str, where: object) -> dict[str, Any]:
 
 BOTH = (FILES, STORE)
 TIER_OPTIONS: tuple[TierOption, ...] = (
+    TierOption(
+        "namespace", (FILES,), _read_namespace, "a folder of this name below root_dir holds everything",
+        "tenants of one disk share no block, and each has a max_bytes of its own", "none: files stand in root_dir",
+    ),
     TierOption(
         "max_bytes", (FILES,), _read_size, "bytes that all files together may have",
         "the least recently used files are removed, so that the disk never fills", "no limit: files are never removed",

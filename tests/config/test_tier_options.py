@@ -62,7 +62,8 @@ def test_a_wrong_value_is_one_message_with_key_value_and_place(tier_type: str, n
     if name not in options_of(tier_type):
         return
     good = {
-        "checksum": [True], "correct_verdicts": [True], "correct_misses": [True], "direct_io": [True, None], "protocol": ["soon"],
+        "checksum": [True], "correct_verdicts": [True], "correct_misses": [True], "direct_io": [True, None],
+        "protocol": ["soon"], "namespace": ["soon"],
     }.get(name, [])  # fmt: skip
     text = document(tier_type, **{name: bad})
     if any(bad is each or (bad == each and type(bad) is type(each)) for each in good):

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from kvlab.base import OffloadKey, ReqContext
-from kvlab.checks import checked_int
+from kvlab.checks import checked_int, checked_namespace
 from kvlab.tiering.fs.block_file import BlockFiles, direct_io_works
 from kvlab.tiering.fs.index import FileIndex
 from kvlab.tiering.fs.layout import FileMapper, RunFields
@@ -33,6 +33,8 @@ class FileSystemTier(ThreadedTier):
     As in vLLM: `n_read_threads` 16, `n_write_threads` 16; each serves both queues, its own kind first.
 
     kvlab's own, off by default unless it says otherwise:
+    * `namespace`: a folder of this name below `root_dir` holds everything, `max_bytes` included: tenants of one disk
+      neither share blocks nor push each other's out. A name, no path.
     * `max_bytes`: least recently used files are removed so that all files never exceed it. At least one file. Processes
       that share the directory see each other's files by reading it again after every tenth of its files written, so
       together they may exceed it by about that much for a while.
@@ -59,6 +61,7 @@ class FileSystemTier(ThreadedTier):
         run: RunFields | None = None,
         n_read_threads: int = 16,
         n_write_threads: int = 16,
+        namespace: str | None = None,
         max_bytes: int | None = None,
         checksum: bool = False,
         max_queued_write_bytes: int | None = None,
@@ -79,7 +82,10 @@ class FileSystemTier(ThreadedTier):
         checked_int("n_read_threads", n_read_threads, at_least=1)
         checked_int("n_write_threads", n_write_threads, at_least=1)
         check_positive(write_bandwidth=write_bandwidth, read_bandwidth=read_bandwidth)
-        self.mapper = FileMapper(os.path.abspath(root_dir), (run or RunFields()).with_checksum(checksum))
+        root = os.path.abspath(root_dir)
+        if namespace is not None:
+            root = os.path.join(root, checked_namespace("namespace", namespace))
+        self.mapper = FileMapper(root, (run or RunFields()).with_checksum(checksum))
         self.mapper.write_config()
         self.mapper.block_dir.mkdir(exist_ok=True)
         files = BlockFiles(row_bytes, direct_io=_use_direct_io(direct_io, self.mapper, row_bytes), checksum=checksum)
