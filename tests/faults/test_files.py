@@ -21,6 +21,7 @@ import pytest
 
 from kvlab.base import ReqContext
 from kvlab.tiering.fs import block_file
+from tests.faults.disks import small_disk  # noqa: F401 (a fixture)
 from tests.faults.shim import Fault, fail_calls
 from tests.fs.rig import ROW, Rig, key, keys, rig, stamp
 
@@ -257,19 +258,7 @@ def test_file_system_without_locks_is_written_to(made: Rig, monkeypatch: pytest.
 # --- the real thing, where this machine allows it ---
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 128 KiB."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=128k,nr_inodes=200", "none", str(mount)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root: the shim's ENOSPC stands in")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
-
-
-def test_real_disk_full(small_disk: Path) -> None:
+def test_real_disk_full(small_disk: Path) -> None:  # noqa: F811
     with rig(small_disk / "root", num_blocks=32) as made:
         everything = keys(range(30))
         assert made.store(everything)
@@ -289,7 +278,7 @@ def test_real_disk_full(small_disk: Path) -> None:
         assert_others_go_on(made)
 
 
-def test_real_disk_full_is_avoided_by_a_size_limit(small_disk: Path) -> None:
+def test_real_disk_full_is_avoided_by_a_size_limit(small_disk: Path) -> None:  # noqa: F811
     with rig(small_disk / "root", num_blocks=32, n_write_threads=1, n_read_threads=1, max_bytes=5 * ROW) as made:
         for number in range(30):
             assert made.store([key(number)])

@@ -13,7 +13,8 @@ import pytest
 
 from kvlab.base import LookupResult, ReqContext
 from tests.faults import kill_loop
-from tests.fs.rig import ROW, Rig, finished, jobs, key, keys, rig, stamp, verdict, wait_until
+from tests.faults.storms import requests_that_go_away, resets_in_flight, storm
+from tests.fs.rig import ROW, finished, jobs, key, keys, rig, stamp, wait_until
 
 TEN = keys(range(10))
 
@@ -212,36 +213,13 @@ def test_everything_pinned_refuses_stores_and_promotions_until_writes_end(
 
 def test_reset_with_reads_and_writes_in_flight(tmp_path: Path) -> None:
     with rig(tmp_path, num_blocks=10) as made:
-        for round_number in range(10):
-            req = ReqContext(f"r{round_number}")
-            assert made.store(TEN)
-            made.forget_cpu()
-            made.store(keys([100 + round_number]))
-            for block in TEN[:5]:
-                verdict(made.tier, block, req)
-                made.manager.lookup(block, req)
-            made.manager.on_schedule_end()
-            made.manager.reset_cache()
-            assert made.primary.num_free_blocks == 10
-            made.manager.on_request_finished(req)
-        assert made.serve(TEN, ReqContext("after")) == 10
-        made.assert_sound()
+        resets_in_flight(made, rounds=10)
 
 
 def test_requests_that_go_away_in_mid_promotion_leak_nothing(tmp_path: Path) -> None:
     """Report B20's storm, on this hop."""
     with rig(tmp_path, num_blocks=6) as made:
-        assert made.store(keys(range(4)))
-        for number in range(100):
-            req = ReqContext(f"gone-{number}")
-            made.manager.on_new_request(req)
-            for block in keys(range(4)):
-                made.manager.lookup(block, req)
-            made.manager.on_schedule_end()
-            made.manager.on_request_finished(req)
-            if number % 10 == 0:
-                made.manager.reset_cache()
-        made.assert_sound()
+        requests_that_go_away(made, requests=100)
 
 
 # --- wrong bytes ---
@@ -253,25 +231,10 @@ def test_requests_that_go_away_in_mid_promotion_leak_nothing(tmp_path: Path) -> 
 def test_report_b68_a_storm_of_requests_over_a_tiny_cpu_tier_sees_no_wrong_byte(
     tmp_path: Path, options: dict[str, object]
 ) -> None:
-    """Requests of up to 6 of 60 blocks, 12 slots: every load is compared, files go and come meanwhile."""
-    chance = random.Random(7)
     with rig(tmp_path, num_blocks=12, **options) as made:
-        loads = 0
-        for number in range(400):
-            first = chance.randrange(55)
-            blocks = keys(range(first, first + chance.randrange(1, 7)))
-            hits = made.serve(blocks, ReqContext(f"r{number}"))
-            loads += hits
-            made.store(blocks[hits:])
-            if chance.random() < 0.1:
-                _remove_one_file(made, chance)
+        loads = storm(made, lambda block: Path(made.tier.mapper.path(block)).unlink(missing_ok=True), requests=400)
         assert loads > 300
         assert made.primary.stats.evictions > 100
-        made.assert_sound()
-
-
-def _remove_one_file(made: Rig, chance: random.Random) -> None:
-    Path(made.tier.mapper.path(key(chance.randrange(60)))).unlink(missing_ok=True)
 
 
 def test_two_tiers_in_one_directory_see_no_wrong_byte(tmp_path: Path) -> None:

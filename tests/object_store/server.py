@@ -83,15 +83,27 @@ def store_config(bucket: str, port: int, **more: Any) -> dict[str, Any]:
 
 
 class Wire:
-    """Forwards connections to `port`. With `cut_after`, a connection is cut once that many bytes went one way."""
+    """Forwards connections to `port`. With `cut_after`, a connection is cut once that many bytes went one way. After
+    `refuse`, every request is answered with that error and reaches nobody; `go_on` ends it."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self.cut_after: int | None = None
-        self.cuts = 0
+        self.cuts = self.refused = 0
+        self._answer: tuple[int, str, str] | None = None
+        self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def refuse(self, status: int, code: str, message: str) -> None:
+        """As S3 words its errors. Connections that are open are cut."""
+        self._answer = (status, code, message)
+        for each in list(self._open):
+            _end(each)
+
+    def go_on(self) -> None:
+        self._answer = None
 
     def close(self) -> None:
         # `close` alone does not wake the thread that accepts.
@@ -102,9 +114,30 @@ class Wire:
         with suppress(OSError):
             while True:
                 here, _ = self._listener.accept()
+                if self._answer is not None:
+                    threading.Thread(target=self._reply, args=(here, *self._answer), daemon=True).start()
+                    continue
                 there = socket.create_connection(("127.0.0.1", self._to))
+                self._open |= {here, there}
                 for source, target in ((here, there), (there, here)):
                     threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _reply(self, here: socket.socket, status: int, code: str, message: str) -> None:
+        with suppress(OSError), here:
+            head = b""
+            while b"\r\n\r\n" not in head and (data := here.recv(65536)):
+                head += data
+            self.refused += 1
+            body = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+            here.sendall(
+                f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+                + (b"" if head.startswith(b"HEAD") else body)
+            )
+            here.shutdown(socket.SHUT_WR)
+            # Closing with bytes unread would reset the connection under the answer.
+            while here.recv(65536):
+                pass
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         passed = 0
@@ -116,5 +149,10 @@ class Wire:
                     break
                 target.sendall(data)
         for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+            _end(end)
+            self._open.discard(end)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
