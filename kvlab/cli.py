@@ -107,6 +107,9 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     kinds.add_argument("--sweep-gpu-rate", action="store_true", help="half to twice the calibrated GPU rate")
     run.add_argument("--disk-write", type=bandwidth, metavar="B/S", help="bytes/s at paper scale, as 3GB/s or 3e9")
     run.add_argument("--disk-read", type=bandwidth, metavar="B/S")
+    run.add_argument(
+        "--storage", metavar="NAME", help="nvme, sata, shared, or a JSON file: rates, latency, jobs at once"
+    )
     run.add_argument("--gpu-rate", type=positive, metavar="TOK/S", help="computed tokens/s at paper scale")
     run.add_argument("--scheduler-clock", choices=("measured", "counted"), default="measured")
     run.add_argument("--seed", type=int, help="default: the benchmark's own")

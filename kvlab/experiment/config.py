@@ -22,6 +22,7 @@ from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
 from kvlab.experiment.assumed import Assumption, is_number
 from kvlab.experiment.assumed import load_assumptions as load_assumptions
 from kvlab.experiment.given import assumptions_given, refuse_what_cannot_run
+from kvlab.experiment.storage import with_storage
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.policies import get_policy_class
 from kvlab.spec import layout_for, offloading_spec
@@ -48,6 +49,8 @@ class ExperimentConfig:
     seed: int | None = None
     seconds: float | None = None
     overrides: Mapping[str, float | None] = field(default_factory=dict)
+    #: A kind of storage (`kvlab.experiment.storage`) for the values that `overrides` leaves open.
+    storage: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -131,7 +134,8 @@ class Experiment:
 def resolve(config: ExperimentConfig) -> Experiment:
     """Read the input, apply scale and overrides. Raises ConfigError for anything that cannot be right."""
     pr_input = load_dir(config.input_path)
-    assumptions = assumptions_given(pr_input.serve, load_assumptions(config.overrides), config.overrides)
+    assumptions = with_storage(load_assumptions(config.overrides), config.storage, config.overrides)
+    assumptions = assumptions_given(pr_input.serve, assumptions, config.overrides)
     layout = layout_for(load_layout(config.layout), pr_input.serve)
     refuse_what_cannot_run(pr_input, layout)
     base = _base_arm(config, pr_input, assumptions, layout)

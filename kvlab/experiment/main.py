@@ -75,6 +75,7 @@ def config_from_args(args: argparse.Namespace, default_scale: str = DEFAULT_SCAL
         seed=args.seed,
         seconds=args.seconds,
         overrides=overrides,
+        storage=getattr(args, "storage", None),
     )
 
 
