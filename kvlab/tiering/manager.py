@@ -1,9 +1,9 @@
 """CPU tier plus secondary tiers: cascade every store downwards, promote on a lookup that finds a block below.
 
 Mirrors `vllm/v1/kv_offload/tiering/manager.py` of release 0.24, with the lookup names of 0.28, partial job success
-(0.28) and, unless switched off, 0.25's deferred "request finished". Back-pressure (0.31) is an option. Left out:
-per-request tier filters (0.27), parking of request-level keys that are still being written (0.29). The jobs themselves
-are in `kvlab.tiering.transfers`.
+(0.28) and, unless switched off, 0.25's deferred "request finished". Back-pressure (0.31) and parking of request-level
+keys that are still being written (0.29) are options. Left out: per-request tier filters (0.27). The jobs themselves are
+in `kvlab.tiering.transfers`.
 
 Notes:
 * `lookup` may evict: a block found below gets a CPU slot at once, one victim a block.
@@ -18,7 +18,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -63,6 +63,8 @@ class TieringOffloadingManager(OffloadingManager):
       the seconds of `prepare_write`, `prepare_read` and so on are part of those of the call they happen in.
     * `defer_request_finished`: tiers hear that a request finished only after its last GPU store completed, and a reset
       keeps what live requests asked for (0.25). False: at once, and a reset forgets (0.24).
+    * `park_pending`: blocks offered to a request-level tier while they are still being written are handed to it once
+      they are readable, and their request is held open until then (0.29). False: never (up to 0.28).
     * `backpressure`: by index of the tier, whether a store may be made at all (0.31). A tier without one gets every
       store, as up to 0.30.
     * `enable_events` makes a list of its own to which nothing is added, as in vLLM; block events come from the primary
@@ -79,6 +81,7 @@ class TieringOffloadingManager(OffloadingManager):
         enable_events: bool = False,
         *,
         defer_request_finished: bool = True,
+        park_pending: bool = False,
         backpressure: Mapping[int, BackPressure] | None = None,
     ) -> None:
         _check(primary_tier, secondary_tiers)
@@ -86,11 +89,14 @@ class TieringOffloadingManager(OffloadingManager):
         self.secondary_tiers = tuple(secondary_tiers)
         self.events: list[OffloadingEvent] | None = [] if enable_events else None
         self.defer_request_finished = defer_request_finished
+        self.park_pending = park_pending
         self._stats = primary_tier.stats
         self._counting = primary_tier.counting
         # Asked directly: the primary tier's own `lookup` would count a miss before the tiers have been asked.
         self._policy = primary_tier.cache_policy
-        self._transfers = Transfers(primary_tier, self.secondary_tiers, backpressure or {})
+        self._transfers = Transfers(
+            primary_tier, self.secondary_tiers, backpressure or {}, parked_key_settled=self._parked_key_settled
+        )
         self._requests = RequestBooks()
         self._processed_jobs_this_step = False
         timed_call = primary_tier.hand_over_timing(_TIMED_CALLS)
@@ -164,7 +170,26 @@ class TieringOffloadingManager(OffloadingManager):
             ready = tuple(key for key in keys if (block := self._policy.get(key)) is not None and block.ref_cnt >= 0)
             for index in request_level_tiers if ready else ():
                 self._transfers.cascade(index, ready, req_context)
+            if self.park_pending:
+                self._park(keys, output, request_level_tiers, req_context)
         return output
+
+    def _park(
+        self, keys: Iterable[OffloadKey], output: PrepareStoreOutput, tiers: Sequence[int], req_context: ReqContext
+    ) -> None:
+        """Blocks that others are writing: not yet readable, which is not never."""
+        own = set(output.keys_to_store)
+        for key in keys:
+            block = self._policy.get(key)
+            if block is not None and block.ref_cnt < 0 and key not in own:
+                self._transfers.park(key, tiers, req_context)
+                if self.defer_request_finished:
+                    self._requests.store_prepared(req_context, (key,))
+
+    def _parked_key_settled(self, key: OffloadKey, req_context: ReqContext) -> None:
+        finished = self._requests.store_completed(req_context, (key,))
+        if finished is not None:
+            self._tell_tiers_finished(finished)
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """End a GPU store; if it went well, pin its blocks once per tier and submit them to each.
@@ -179,13 +204,17 @@ class TieringOffloadingManager(OffloadingManager):
                     f"complete_store: {missing} are not in the CPU tier, so there is nothing to cascade"
                 )
         self.primary_tier.complete_store(keys, req_context, success)
-        try:
-            for index in range(len(self.secondary_tiers)) if success and keys else ():
-                self._transfers.cascade(index, keys, req_context)
-        finally:
-            finished = self._requests.store_completed(req_context, keys)
-            if finished is not None:
-                self._tell_tiers_finished(finished)
+        with ExitStack() as rest:
+            # A tier that raises keeps its blocks from no other one. From the last line up.
+            rest.callback(self._store_completed, req_context, keys)
+            for index in reversed(range(len(self.secondary_tiers))) if success and keys else ():
+                rest.callback(self._transfers.cascade, index, keys, req_context)
+
+    def _store_completed(self, req_context: ReqContext, keys: Collection[OffloadKey]) -> None:
+        self._transfers.unpark(keys)
+        finished = self._requests.store_completed(req_context, keys)
+        if finished is not None:
+            self._tell_tiers_finished(finished)
 
     # --- life of requests, steps and the manager ---
 
@@ -204,11 +233,15 @@ class TieringOffloadingManager(OffloadingManager):
 
     def on_schedule_end(self) -> None:
         """End of a step's scheduling: poll if nobody has, clear the gate, submit promotions, tell the tiers."""
-        self._maybe_process_finished_jobs()
-        self._processed_jobs_this_step = False
-        self._transfers.flush_pending_promotions()
-        for tier in self.secondary_tiers:
-            tier.on_schedule_end()
+        try:
+            self._maybe_process_finished_jobs()
+        finally:
+            self._processed_jobs_this_step = False
+            try:
+                self._transfers.flush_pending_promotions()
+            finally:
+                for tier in self.secondary_tiers:
+                    tier.on_schedule_end()
 
     @property
     def num_releases(self) -> int:

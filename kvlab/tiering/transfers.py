@@ -12,7 +12,8 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 
 from kvlab.base import OffloadingStateError, OffloadKey, PrepareStoreOutput, ReqContext
 from kvlab.tiering.backpressure import BackPressure
@@ -29,6 +30,7 @@ class Transfers:
         primary_tier: CPUPrimaryTierOffloadingManager,
         tiers: Sequence[SecondaryTierManager],
         backpressure: Mapping[int, BackPressure],
+        parked_key_settled: Callable[[OffloadKey, ReqContext], None] = lambda key, req_context: None,
     ) -> None:
         self._primary_tier = primary_tier
         self._tiers = tiers
@@ -36,6 +38,9 @@ class Transfers:
         self.jobs = TransferJobs(len(tiers))
         #: tier index -> request id -> keys, their slots, the context
         self._pending_load_submissions: dict[int, dict[str, tuple[list[OffloadKey], list[int], ReqContext]]] = {}
+        #: key -> the tiers that wait for it to become readable, and the context in which each was promised it
+        self._parked: dict[OffloadKey, dict[int, ReqContext]] = {}
+        self._parked_key_settled = parked_key_settled
         self._promoted_unused: set[OffloadKey] = set()
         self.promotions_evicted_unused = 0
 
@@ -82,17 +87,22 @@ class Transfers:
             except BaseException:
                 self.jobs.discard(job.job_id)
                 self._primary_tier.complete_write(keys, req_context, False)
+                self.unpark(keys)
                 raise
 
     def process_finished_jobs(self) -> None:
-        """Poll every tier. OffloadingStateError for reports that make no sense, after all others have been handled."""
+        """Poll every tier. OffloadingStateError for reports that make no sense, after all others have been handled;
+        whatever else is raised about one of them, likewise."""
         refused: list[str] = []
-        for index, tier in enumerate(self._tiers):
-            for result in tier.get_finished_jobs():
-                try:
-                    self._finish(index, result)
-                except OffloadingStateError as error:
-                    refused.append(str(error))
+        with ExitStack() as others:
+            for index, tier in enumerate(self._tiers):
+                for result in tier.get_finished_jobs():
+                    try:
+                        self._finish(index, result)
+                    except OffloadingStateError as error:
+                        refused.append(str(error))
+                    except Exception as error:
+                        others.callback(_raise, error)
         if refused:
             raise OffloadingStateError("; ".join(refused))
 
@@ -119,6 +129,34 @@ class Transfers:
             primary.complete_write(lost, job.req_context, False)
         if primary.counting:
             self._promoted_unused.update(arrived)
+        if self._parked:
+            self._deliver(arrived, tier_index)
+            self.unpark(lost)
+
+    # --- blocks promised to a tier before they are readable ---
+
+    def park(self, key: OffloadKey, tiers: Iterable[int], req_context: ReqContext) -> None:
+        """Cascade this block to these tiers once its promotion has ended well."""
+        self._parked.setdefault(key, {}).update(dict.fromkeys(tiers, req_context))
+
+    def unpark(self, keys: Iterable[OffloadKey]) -> None:
+        """Nothing more to deliver: every tier has got them with a store, or they were lost."""
+        for key in keys if self._parked else ():
+            for req_context in self._parked.pop(key, {}).values():
+                self._parked_key_settled(key, req_context)
+
+    def _deliver(self, keys: Iterable[OffloadKey], source: int) -> None:
+        promised: dict[tuple[int, str], tuple[list[OffloadKey], ReqContext]] = {}
+        for key in keys:
+            for index, req_context in self._parked.pop(key, {}).items():
+                promised.setdefault((index, req_context.req_id), ([], req_context))[0].append(key)
+        for (index, _), (found, req_context) in promised.items():
+            try:
+                if index != source:
+                    self.cascade(index, tuple(found), req_context)
+            finally:
+                for key in found:
+                    self._parked_key_settled(key, req_context)
 
     def note_loaded(self, keys: Iterable[OffloadKey]) -> None:
         """A GPU load reads these."""
@@ -141,6 +179,11 @@ class Transfers:
         """For a reset: drop open jobs and promotions not yet submitted, without giving slots or pins back."""
         self.jobs.forget_all()
         self._pending_load_submissions.clear()
+        self._parked.clear()
         self._promoted_unused.clear()
         for pressure in self._backpressure.values():
             pressure.reset()
+
+
+def _raise(error: Exception) -> None:
+    raise error

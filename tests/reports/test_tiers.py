@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from kvlab.base import LookupResult, OffloadingEvent, OffloadingStateError, ReqContext
-from kvlab.tiering import ExampleTier, InFlight, JobMetadata, JobResult
+from kvlab.base import (
+    LookupResult,
+    OffloadingEvent,
+    OffloadingStateError,
+    OffloadKey,
+    OffloadPolicy,
+    ReqContext,
+)
+from kvlab.policies import EvictableListLRUCachePolicy
+from kvlab.tiering import (
+    CPUPrimaryTierOffloadingManager,
+    ExampleTier,
+    InFlight,
+    JobMetadata,
+    JobResult,
+    TieringOffloadingManager,
+)
 from tests.helpers import CTX, to_key, to_keys, to_numbers
 from tests.tiering.stubs import ManualTier, make_manager, ref_counts, store
 from tests.tiering.test_tiering_reports import settle
 from tests.tiering.test_virtual_tier import Disk
 
 HIT, MISS, PENDING, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.RETRY
-A = ReqContext("a")
+A, B = ReqContext("a"), ReqContext("b")
 
 
 def test_b10_a_promotion_makes_its_own_room() -> None:
@@ -213,3 +228,132 @@ def test_b36_a_disk_a_hundred_times_too_slow(bound: int | None) -> None:
 def test_b36_a_bound_that_makes_no_sense(bad: object) -> None:
     with pytest.raises(ValueError, match=r"max_queued_write_bytes must be .*, got"):
         Disk(max_queued_write_bytes=bad)
+
+
+# --- B26: not yet is not never ---
+
+REQUEST_LEVEL = OffloadPolicy.REQUEST_LEVEL
+
+
+def two_tiers(park: bool) -> tuple[TieringOffloadingManager, ManualTier, ManualTier]:
+    """The first tier wants whole requests; block 7 is in the second one only."""
+    whole, blocks = ManualTier(policy=REQUEST_LEVEL), ManualTier()
+    blocks.has(to_keys([7]))
+    manager = TieringOffloadingManager(CPUPrimaryTierOffloadingManager(6), (whole, blocks), park_pending=park)
+    manager.on_new_request(A)
+    manager.on_new_request(B)
+    return manager, whole, blocks
+
+
+def submitted(tier: ManualTier) -> list[list[int]]:
+    return [to_numbers(job.keys) for job in tier.heard("submit_store")]
+
+
+@pytest.mark.parametrize("park", [False, True])
+@pytest.mark.parametrize("success", [True, False])
+def test_b26_a_block_that_another_request_stores_reaches_each_tier_once(park: bool, success: bool) -> None:
+    manager, whole, blocks = two_tiers(park)
+    manager.prepare_store(to_keys([1, 2]), A)
+    # B offers it while A's copy runs, ends, and is told to nobody before A's copy has ended.
+    output = manager.prepare_store(to_keys([1]), B)
+    assert output is not None and output.keys_to_store == []
+    manager.on_request_finished(B)
+    assert whole.heard("on_request_finished") == ([] if park else ["b"])
+    manager.complete_store(to_keys([1, 2]), A, success)
+    assert submitted(whole) == submitted(blocks) == ([[1, 2]] if success else [])
+    assert whole.heard("on_request_finished") == ["b"]
+    assert (manager.primary_tier.num_free_blocks == 6) is not success
+
+
+@pytest.mark.parametrize("park", [False, True])
+def test_b26_a_block_that_is_being_promoted_reaches_the_tier_that_wants_whole_requests(park: bool) -> None:
+    manager, whole, blocks = two_tiers(park)
+    manager.lookup(to_key(7), A)
+    manager.on_schedule_end()
+    manager.prepare_store(to_keys([7]), B)
+    manager.on_request_finished(B)
+    assert submitted(whole) == []
+    blocks.finish_all()
+    settle(manager)
+    # Up to 0.28: never. 0.29: once it is readable; not to the tier it came from.
+    assert submitted(whole) == ([[7]] if park else [])
+    assert submitted(blocks) == []
+    assert whole.heard("on_request_finished") == ["b"]
+    whole.finish_all()
+    settle(manager)
+    assert set(ref_counts(manager).values()) == {0}
+
+
+def test_b26_a_promotion_that_fails_lets_the_request_go() -> None:
+    manager, whole, blocks = two_tiers(park=True)
+    manager.lookup(to_key(7), A)
+    manager.on_schedule_end()
+    manager.prepare_store(to_keys([7]), B)
+    manager.on_request_finished(B)
+    blocks.finish_all(success=False)
+    settle(manager)
+    assert submitted(whole) == [] and whole.heard("on_request_finished") == ["b"]
+    # A later promotion of it delivers nothing to a request that is gone.
+    manager.lookup(to_key(7), A)
+    manager.on_schedule_end()
+    blocks.finish_all()
+    settle(manager)
+    assert submitted(whole) == []
+
+
+def test_b26_a_reset_forgets_what_was_promised() -> None:
+    manager, whole, blocks = two_tiers(park=True)
+    manager.lookup(to_key(7), A)
+    manager.prepare_store(to_keys([7]), B)
+    manager.on_request_finished(B)
+    manager.reset_cache()
+    assert whole.heard("on_request_finished") == ["b"]
+    manager.lookup(to_key(7), A)
+    manager.on_schedule_end()
+    blocks.finish_all()
+    settle(manager)
+    assert submitted(whole) == []
+
+
+# --- what one tier raises ---
+
+
+def test_b24_a_tier_that_raises_keeps_blocks_answers_and_reports_from_no_other_tier() -> None:
+    class Raising(ManualTier):
+        def _submit(self, name: str, job: JobMetadata) -> None:
+            raise OSError("no such device")
+
+    bad, good = Raising(), ManualTier()
+    manager = make_manager((bad, good))
+    manager.prepare_store(to_keys([1]), A)
+    with pytest.raises(OSError, match="no such device"):
+        manager.complete_store(to_keys([1]), A)
+    assert submitted(good) == [[1]]
+    bad.has(to_keys([5]))
+    assert manager.lookup(to_key(5), A) is PENDING
+    with pytest.raises(OSError, match="no such device"):
+        manager.on_schedule_end()
+    assert len(good.heard("on_schedule_end")) == len(bad.heard("on_schedule_end")) == 1
+    good.finish_all()
+    settle(manager)
+    assert ref_counts(manager) == {to_key(1): 0}
+
+
+def test_b24_an_error_about_one_report_loses_none_of_those_behind_it() -> None:
+    class Fussy(EvictableListLRUCachePolicy):
+        def mark_evictable(self, key: OffloadKey) -> None:
+            super().mark_evictable(key)
+            if key == to_key(1):
+                raise RuntimeError("a policy of one's own")
+
+    tier = ManualTier()
+    manager = TieringOffloadingManager(CPUPrimaryTierOffloadingManager(4, Fussy), (tier,))
+    tier.has(to_keys([1, 2, 3]))
+    for number, req in ((1, A), (2, B), (3, CTX)):
+        manager.lookup(to_key(number), req)
+    manager.on_schedule_end()
+    tier.finish_all()
+    with pytest.raises(RuntimeError, match="a policy of one's own"):
+        manager.on_schedule_end()
+    assert not manager.has_pending_work()
+    assert ref_counts(manager) == dict.fromkeys(to_keys([1, 2, 3]), 0)
