@@ -68,9 +68,7 @@ class JobTable:
             return set()
         return {job_id for block_id in block_ids & self.watched.keys() for job_id in self.watched[block_id]}
 
-    def count_down(
-        self, meta: OffloadingWorkerMetadata, stats: ConnectorStats
-    ) -> list[tuple[int, TransferJobStatus]]:
+    def count_down(self, meta: OffloadingWorkerMetadata, stats: ConnectorStats) -> list[tuple[int, TransferJobStatus]]:
         """Jobs that all workers have reported now; they stay open until `close`.
 
         Raises OffloadingStateError, with nothing changed, for a job id never handed out, or reported by more workers

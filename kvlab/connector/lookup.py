@@ -36,9 +36,7 @@ def maximal_prefix_lookup(manager: Looks, keys: Sequence[OffloadKey], ctx: ReqCo
     return None if defer else num_hits
 
 
-def sliding_window_lookup(
-    manager: Looks, keys: Sequence[OffloadKey], window: int, ctx: ReqContext
-) -> int | None:
+def sliding_window_lookup(manager: Looks, keys: Sequence[OffloadKey], window: int, ctx: ReqContext) -> int | None:
     """End index of the rightmost run of `window` readable blocks, searched from the end; without one, the length of
     the run that starts at index 0; None if any block met has to be asked for again."""
     lookup, hit, miss = manager.lookup, LookupResult.HIT, LookupResult.MISS

@@ -64,6 +64,4 @@ def num_before(state: RequestOffloadState, keys: Collection[OffloadKey]) -> int:
 
 def from_the_front(groups: Sequence[GroupOffloadConfig], ranges: Ranges) -> Ranges:
     """The same ends; full-attention groups start at block 0 again."""
-    return [
-        (start if group.is_sliding_window else 0, end) for group, (start, end) in zip(groups, ranges, strict=True)
-    ]
+    return [(start if group.is_sliding_window else 0, end) for group, (start, end) in zip(groups, ranges, strict=True)]
