@@ -15,6 +15,7 @@ from kvlab.config.kv_transfer import KVTransferConfig
 from kvlab.tiering import JobResult, TieringOffloadingManager, create_tier
 from kvlab.tiering.fs import FileSystemTier, RunFields, block_file
 from tests.fs.rig import CTX, ROW, Jobs, finished, jobs, key, keys, rig, small_region, stamp, verdict, wait_until
+from tests.threads import needs_proc, times_woken
 
 HIT, MISS, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.RETRY
 
@@ -272,6 +273,17 @@ def test_idle_threads_do_not_spin(tmp_path: Path) -> None:
         sleep(0.3)
         assert made.tier.wakeups == woken
         assert process_time() - used < 0.2
+
+
+@needs_proc
+def test_idle_threads_are_never_woken(tmp_path: Path) -> None:
+    """Counted by the system: all threads of the tier, that of the existence checks too."""
+    with jobs(tmp_path, n_read_threads=16, n_write_threads=16, max_bytes=100 * ROW, job_timeout_s=5.0) as made:
+        made.store(keys([1, 2]))
+        verdict(made.tier, key(1))
+        alive = [thread for thread in made.tier.threads if thread.is_alive()]
+        assert len(alive) == 33
+        assert times_woken(alive, 0.3) == 0
 
 
 def test_no_thread_outlives_the_tier(tmp_path: Path) -> None:

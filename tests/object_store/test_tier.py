@@ -21,6 +21,7 @@ from kvlab.tiering.fs.block_file import PAGE_BYTES
 from tests.fs.rig import CTX, ROW, Jobs, finished, key, keys, small_region, stamp, verdict
 from tests.object_store.rig import Outside, Place, jobs, rig
 from tests.object_store.server import S3Server, store_config
+from tests.threads import needs_proc, times_woken
 
 HIT, MISS, RETRY = LookupResult.HIT, LookupResult.MISS, LookupResult.RETRY
 
@@ -193,6 +194,14 @@ def test_idle_threads_cost_nothing(place: Place) -> None:
         assert made.tier.wakeups == woken
         # generous: other tests' clients live in this process
         assert process_time() - burnt < 0.25
+
+
+@needs_proc
+def test_idle_threads_are_never_woken(place: Place) -> None:
+    with jobs(place) as made:
+        made.store([key(1)])
+        verdict(made.tier, key(1))
+        assert times_woken(made.tier.threads, 0.3) == 0
 
 
 def test_stores_beyond_the_bound_are_skipped_and_counted(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -21,6 +22,7 @@ from kvlab.worker import (
     make_workers,
     worker_part,
 )
+from tests.threads import needs_proc, times_woken
 from tests.worker.rig import PAGE, ManualStreams, cpu_spec, gpu_spec, make_kv, make_rows, numbered
 
 CPU = Device("cpu", "cpu", "test")
@@ -161,11 +163,57 @@ def test_thread_copies_and_is_gone_after_shutdown() -> None:
 def test_idle_thread_uses_no_cpu() -> None:
     streams = ThreadStreams()
     streams.take().record_event().synchronize()
-    before = time.process_time()
-    time.sleep(0.3)
-    # A thread that spins would have used all of the 0.3 s.
-    assert time.process_time() - before < 0.1
+    assert cpu_share(0.3) < 0.33
     streams.shutdown()
+
+
+def cpu_share(seconds: float) -> float:
+    """Processor seconds of this process in each second, while this thread sleeps."""
+    before = time.process_time()
+    time.sleep(seconds)
+    return (time.process_time() - before) / seconds
+
+
+def test_a_thread_that_spins_would_be_noticed() -> None:
+    """What the test above rests on."""
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        # On a machine that is busy with something else a spinning thread gets less than a core.
+        assert max(cpu_share(0.3) for _ in range(10)) > 0.33
+    finally:
+        stop.set()
+        thread.join()
+
+
+@needs_proc
+def test_an_idle_worker_is_never_woken() -> None:
+    """Counted by the system, so that no other load can disturb it."""
+    streams = ThreadStreams()
+    streams.take().record_event().synchronize()
+    assert times_woken([streams._thread], 0.3) == 0
+    streams.shutdown()
+
+
+@needs_proc
+def test_a_thread_that_looks_again_and_again_would_be_noticed() -> None:
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.wait(0.01):
+            pass
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    assert times_woken([thread], 0.3) > 3
+    stop.set()
+    thread.join()
 
 
 def test_worker_sends_each_job_to_its_direction() -> None:
