@@ -2,7 +2,7 @@
 
 Not in vLLM; asked for there as an admission filter. TinyLFU (Einziger, Friedman, Manes 2017) on top of
 `logical_recency_lru`, with exact counts in place of a sketch: every key of a request counts once, resident or not, and
-when ten requests' worth of keys for each slot have been counted, all counts are halved.
+when ten keys for each slot have been counted, all counts are halved. So at most 20 keys a slot are remembered.
 
 Where room is needed, the keys on offer are compared with the victims, mean with mean: if the victims are asked for more
 often, the store (or promotion) is refused, as if nothing were idle. Wins when few prompts are asked often in a stream
@@ -50,7 +50,8 @@ class TinyLFUCachePolicy(LogicalRecencyLRUCachePolicy):
         newcomers = [key for key in protected if key not in self.blocks]
         if n and newcomers:
             victims, inspected = self.coldest(n, protected)
-            if len(victims) == n and self._mean_count(victims) > self._mean_count(newcomers):
+            # What is on offer is being asked for: once, if this is the first that is heard of it.
+            if len(victims) == n and self._mean_count(victims) > self._mean_count(newcomers, at_least=1):
                 self.blocks_inspected += inspected
                 self.refused += 1
                 return None
@@ -74,5 +75,5 @@ class TinyLFUCachePolicy(LogicalRecencyLRUCachePolicy):
             self._last_request = {key: self._last_request[key] for key in self.counts}
             self._counted = 0
 
-    def _mean_count(self, keys: Collection[OffloadKey]) -> float:
-        return sum(self.counts.get(key, 0) for key in keys) / len(keys)
+    def _mean_count(self, keys: Collection[OffloadKey], at_least: int = 0) -> float:
+        return sum(max(self.counts.get(key, 0), at_least) for key in keys) / len(keys)

@@ -192,10 +192,22 @@ class TestTinyLFU(PolicyContract):
     def test_counts_are_halved_and_bounded(self) -> None:
         policy = TinyLFUCachePolicy(4)
         rng = random.Random(3)
+        most = 0
         for number in range(5_000):
-            policy.touch(to_keys([rng.randrange(1_000)]), ReqContext(f"r{number}"))
-            assert len(policy.counts) <= 40
+            policy.touch(to_keys([rng.randrange(30 if number % 50 < 25 else 1_000)]), ReqContext(f"r{number}"))
+            most = max(most, sum(policy.counts.values()))
             assert set(policy._last_request) == set(policy.counts)
+        # 10 a slot since the last halving, and what halving left of those before
+        assert 40 < most <= 80
+
+    def test_a_newcomer_nobody_counted_is_not_kept_out_by_what_was_asked_once(self) -> None:
+        """A promotion reserves its slot before any touch."""
+        policy = TinyLFUCachePolicy(2)
+        add(policy, ReqContext("a"), 1, 2)
+        assert evict(policy, 1, {to_key(9)}) == [1]
+        policy.touch(to_keys([2]), ReqContext("b"))
+        assert evict(policy, 1, {to_key(8)}) is None
+        assert policy.refused == 1
 
     def test_a_request_counts_once(self) -> None:
         policy = TinyLFUCachePolicy(4)

@@ -108,7 +108,9 @@ def test_what_the_client_sent_arrives_and_its_own_dictionary_is_left_alone() -> 
 def test_each_policy_gets_through_a_whole_run(policy: str) -> None:
     arm = run_arm(small(policy=policy))
     assert not arm.partial
-    assert arm.counts["evictions"] > 100
+    # An admission filter refuses where the others evict.
+    assert arm.counts["evictions"] > 40
+    assert arm.counts["evictions"] + arm.counts["stores_refused"] > 100
 
 
 def test_in_a_whole_run_both_textbook_lrus_pick_full_scans_victims() -> None:
