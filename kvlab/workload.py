@@ -144,7 +144,7 @@ class Workload:
         return self._prefix_keys[at]
 
     def tokens(self, name: str, num_tokens: int) -> bytes:
-        """`num_tokens` token ids below 65,536 (so that they fit any vocabulary) as token bytes."""
+        """`num_tokens` token ids below 65,536 as token bytes. They are hashed, never decoded: no vocabulary matters."""
         drawn = struct.unpack(f"<{num_tokens}H", self._shake(name, 2 * num_tokens))
         return token_bytes(drawn)
 

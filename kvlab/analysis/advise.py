@@ -117,7 +117,8 @@ def advise(
 
 
 def _full_blocks(trace: Any, block_tokens: int | None) -> tuple[str, list[TraceRequest], int]:
-    """Name, requests with the ids of full blocks only (an engine stores no others), tokens of a block."""
+    """Name, requests in order of arrival with the ids of full blocks only (an engine stores no others), tokens of a
+    block."""
     if isinstance(trace, str | os.PathLike):
         trace = load(trace, block_tokens=block_tokens)
     name = "requests"
@@ -137,7 +138,8 @@ def _full_blocks(trace: Any, block_tokens: int | None) -> tuple[str, list[TraceR
         requests.append(replace(request, hash_ids=tuple(ids)))
     if not requests:
         raise ValueError(f"{name}: no requests in it")
-    return name, requests, tokens
+    # A file may hold them in another order than they came in; those that came together stay as they stand.
+    return name, sorted(requests, key=lambda request: request.timestamp_s), tokens
 
 
 def _sized(name: str, figures: Figures, cost: KVCost, curve: CapacityCurve, requests: Sequence[TraceRequest]) -> Sizing:

@@ -20,9 +20,10 @@ DEFAULT_CAPACITIES = (1_000, 5_000, 10_000)
 
 def main(args: argparse.Namespace, console: Console) -> int:
     trace = trace_of(args)
-    policies = args.policies or list(REPLAY_POLICIES)
+    policies = list(dict.fromkeys(args.policies or REPLAY_POLICIES))
+    capacities = list(dict.fromkeys(args.capacities or DEFAULT_CAPACITIES))
     requests = [tuple(ids) for ids in block_ids(trace)]
-    results = compare(requests, policies, args.capacities or DEFAULT_CAPACITIES, args.order)
+    results = compare(requests, policies, capacities, args.order)
     curve = None if args.order == "prefix-protected" or not args.curve else capacity_curve(requests, args.order)
     if args.json:
         print(json.dumps(_as_json(args, trace.skipped, results, curve), indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,18 +26,20 @@ class HandIn:
 
 
 def collect(paths: Iterable[Path | str]) -> list[HandIn]:
-    """Every .ipynb below the folders and each file named. ValueError for a path that does not exist."""
-    hand_ins = []
+    """Every .ipynb below the folders and each file named, each once. Two that would have one name are called by their
+    whole path. ValueError for a path that does not exist."""
+    names: dict[Path, str] = {}
     for given in paths:
         path = Path(given)
         if not path.exists():
             raise ValueError(f"{given}: there is no such folder or notebook")
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-            hand_ins += [read(p, str(p.relative_to(path))) for p in found]
+            for found in sorted(p for p in path.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts):
+                names.setdefault(found.absolute(), str(found.relative_to(path)))
         else:
-            hand_ins.append(read(path, path.name))
-    return hand_ins
+            names.setdefault(path.absolute(), path.name)
+    taken = Counter(names.values())
+    return [read(path, name if taken[name] == 1 else str(path)) for path, name in names.items()]
 
 
 def read(path: Path, name: str) -> HandIn:

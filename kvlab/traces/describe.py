@@ -67,8 +67,10 @@ def describe(trace: Trace) -> TraceSummary:
     summary = TraceSummary(str(trace.path), trace.format, trace.block_tokens, trace.has_ids)
     parents: dict[int, int] = {}
     sessions: set[str] = set()
+    before_s = 0.0
     for request in trace:
-        _add(summary, request, parents)
+        _add(summary, request, parents, before_s)
+        before_s = request.timestamp_s
         if request.session_id is not None:
             sessions.add(request.session_id)
     summary.unique_blocks = len(parents)
@@ -77,12 +79,13 @@ def describe(trace: Trace) -> TraceSummary:
     return summary
 
 
-def _add(summary: TraceSummary, request: TraceRequest, parents: dict[int, int]) -> None:
+def _add(summary: TraceSummary, request: TraceRequest, parents: dict[int, int], before_s: float) -> None:
+    """`before_s`: when the request before it came."""
     blocks, now = request.hash_ids, request.timestamp_s
     if not summary.requests:
-        summary.first_s = summary.last_s = now
-    summary.out_of_order += now < summary.last_s
-    summary.last_s = now
+        summary.first_s = summary.last_s = before_s = now
+    summary.out_of_order += now < before_s
+    summary.first_s, summary.last_s = min(summary.first_s, now), max(summary.last_s, now)
     summary.requests += 1
     summary.input_tokens += request.input_tokens
     summary.output_tokens += request.output_tokens

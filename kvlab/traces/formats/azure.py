@@ -25,8 +25,8 @@ class Azure(TraceFormat):
         return first.removeprefix(b"\xef\xbb\xbf") == ",".join(COLUMNS).encode()
 
     def read(self, source: Source, on_bad: OnBad) -> Iterator[TraceRequest]:
-        for line in source.lines():
-            if source.line == 1 and self.matches(line):
+        for number, line in enumerate(source.lines()):
+            if not number and self.matches(line):
                 continue
             try:
                 moment, prompt, answer = _row(line)
