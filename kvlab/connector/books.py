@@ -80,6 +80,7 @@ class ConnectorBooks:
         self._lookup_groups = tuple(full) + self._sliding_window_groups
         self._req_status: dict[str, RequestOffloadState] = {}
         self._batch_load_jobs: list[TransferJob] = []
+        self._batch_store_jobs: list[TransferJob] = []
         self._batch_jobs_to_flush: set[int] = set()
         self._batch_allocated_block_ids: set[int] = set()
         self._blocks_being_loaded: set[OffloadKey] | None = set() if enable_prefix_caching else None
@@ -177,6 +178,11 @@ class ConnectorBooks:
 
     # --- the rest ---
 
+    @property
+    def has_ended_loads(self) -> bool:
+        """Whether `update_connector_output` has loads to return that ended in a call that raised."""
+        return bool(self._ended_loads)
+
     def has_pending_work(self) -> bool:
         return bool(self.jobs) or self.manager.has_pending_work()
 
@@ -203,6 +209,8 @@ class ConnectorBooks:
                 start_over(self.groups, state)
             if self._blocks_being_loaded is not None:
                 self._blocks_being_loaded.clear()
+            self._batch_store_jobs.clear()
+            self._ended_loads.clear()
             in_flight = self.jobs.forget_all()
         return in_flight
 

@@ -133,21 +133,24 @@ class OffloadingConnector(ConnectorBooks):
 
     def build_connector_meta(self, output: SchedulerOutput) -> OffloadingConnectorMetadata:
         self._update_req_states(output)
-        started = self._clock()
-        self.manager.on_schedule_end()
-        self.seconds["on_schedule_end"] += self._clock() - started
         for req_id in output.preempted_req_ids:
             state = self._req_status.get(req_id)
             if state is not None:
+                # Before anything that may raise: the freed blocks are read until these have ended.
                 self._batch_jobs_to_flush.update(state.transfer_jobs)
+        started = self._clock()
+        self.manager.on_schedule_end()
+        self.seconds["on_schedule_end"] += self._clock() - started
         self._batch_jobs_to_flush |= self.jobs.reading(self._batch_allocated_block_ids)
+        self._build_store_jobs(output)
         self.stats.jobs_flushed += len(self._batch_jobs_to_flush)
         meta = OffloadingConnectorMetadata(
             load_jobs=self._batch_load_jobs,
-            store_jobs=self._build_store_jobs(output),
+            store_jobs=self._batch_store_jobs,
             jobs_to_flush=self._batch_jobs_to_flush,
         )
         self._batch_load_jobs = []
+        self._batch_store_jobs = []
         self._batch_jobs_to_flush = set()
         self._batch_allocated_block_ids = set()
         return meta
@@ -169,8 +172,9 @@ class OffloadingConnector(ConnectorBooks):
         if self._sliding_window_groups and allocated:
             forget_reallocated(self._sliding_window_groups, self._req_status.items(), allocated, lengths_before)
 
-    def _build_store_jobs(self, output: SchedulerOutput) -> list[TransferJob]:
-        jobs: list[TransferJob] = []
+    def _build_store_jobs(self, output: SchedulerOutput) -> None:
+        """Into the batch, which outlives this call: if the manager raises, the jobs made so far go with the next
+        step's. Their slots are reserved, and nobody else would give them back."""
         for req_id, num_scheduled in output.num_scheduled_tokens.items():
             state = self._req_status.get(req_id)
             if state is None:
@@ -189,10 +193,7 @@ class OffloadingConnector(ConnectorBooks):
                 continue
             # An answer fills a block in a step that takes no GPU block, so `new_block_ids` does not name the request.
             update_offload_keys(self.groups, state, self._make_keys)
-            job = self._store(state, ranges)
-            if job is not None:
-                jobs.append(job)
-        return jobs
+            self._store(state, ranges)
 
     def _is_held_back(self, state: RequestOffloadState) -> bool:
         refused = state.refused_at_release
@@ -201,11 +202,11 @@ class OffloadingConnector(ConnectorBooks):
         self.stats.offers_held_back += 1
         return True
 
-    def _store(self, state: RequestOffloadState, ranges: Ranges) -> TransferJob | None:
+    def _store(self, state: RequestOffloadState, ranges: Ranges) -> None:
         offer = offered_keys(state, ranges)
         if not offer:
             advance(state, ranges)
-            return None
+            return
         self.stats.store_offers += 1
         self.stats.store_keys_offered += len(offer)
         started = self._clock()
@@ -215,14 +216,11 @@ class OffloadingConnector(ConnectorBooks):
             self.stats.store_offers_refused += 1
             if self.options.hold_refused_offers:
                 state.refused_at_release = self.manager.num_releases
-            return None
+            return
         state.refused_at_release = None
         if not output.keys_to_store:
             advance(state, ranges)
-            return None
-        started = self._clock()
-        touch_keys(self.manager, self.groups, state)
-        self.seconds["touch"] += self._clock() - started
+            return
         job_id, status = self.jobs.add(state.req.request_id, output.keys_to_store, is_store=True)
         state.transfer_jobs.add(job_id)
         gpu_spec = store_source(self.groups, state, ranges, output.keys_to_store, status)
@@ -231,4 +229,7 @@ class OffloadingConnector(ConnectorBooks):
         advance(state, ranges)
         self.stats.store_jobs += 1
         self.stats.store_blocks += len(output.keys_to_store)
-        return TransferJob(job_id, state.req.request_id, True, gpu_spec, output.store_spec)
+        self._batch_store_jobs.append(TransferJob(job_id, state.req.request_id, True, gpu_spec, output.store_spec))
+        started = self._clock()
+        touch_keys(self.manager, self.groups, state)
+        self.seconds["touch"] += self._clock() - started

@@ -87,6 +87,12 @@ class Batch:
     def _schedule_waiting(self, output: SchedulerOutput) -> None:
         budget = self.config.max_num_batched_tokens - sum(output.num_scheduled_tokens.values())
         passed_over: list[EngineRequest] = []
+        try:
+            self._admit_waiting(budget, passed_over, output)
+        finally:
+            self.skipped_waiting.extendleft(reversed(passed_over))
+
+    def _admit_waiting(self, budget: int, passed_over: list[EngineRequest], output: SchedulerOutput) -> None:
         while (self.skipped_waiting or self.waiting) and budget > 0 and len(self.running) < self.config.max_num_seqs:
             queue = self.skipped_waiting or self.waiting
             req = queue[0]
@@ -103,7 +109,6 @@ class Batch:
                 if admitted == 0:
                     passed_over.append(req)
                 budget -= admitted
-        self.skipped_waiting.extendleft(reversed(passed_over))
 
     def _load_has_ended(self, req: EngineRequest) -> bool:
         if req.request_id not in self._loaded:
@@ -162,7 +167,12 @@ class Batch:
 
     def _start_load(self, req: EngineRequest, num_external: int, num_computed: int) -> int | None:
         table = self.pool.block_ids(req.request_id)
-        if not self.scheduler.run(self.connector.update_state_after_alloc, req, table, num_external):
+        try:
+            found = self.scheduler.run(self.connector.update_state_after_alloc, req, table, num_external)
+        except Exception:
+            self._start_again(req)
+            raise
+        if not found:
             self._start_again(req)
             return None
         req.status = RequestStatus.WAITING_FOR_REMOTE_KVS

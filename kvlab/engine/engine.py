@@ -61,10 +61,10 @@ class Engine(Batch):
             state = "live" if req_id in self.requests else "gone, but copies of it are in flight"
             raise ValueError(f"request_id {req_id!r} is taken, by a request that is {state}: give each its own")
         req = EngineRequest(request, self.clock.now if arrival_s is None else arrival_s)
+        self.scheduler.run(self.connector.on_new_request, req)
         self.requests[req.request_id] = req
         self.waiting.append(req)
         self.stats.started_requests += 1
-        self.scheduler.run(self.connector.on_new_request, req)
         return req
 
     def abort(self, req_id: str) -> None:
@@ -83,13 +83,15 @@ class Engine(Batch):
         self._forget(req, keep_blocks=loading)
 
     def _forget(self, req: EngineRequest, keep_blocks: bool = False) -> None:
-        self.scheduler.run(self.connector.request_finished, req)
-        self._inflight_prefills.pop(req.request_id, None)
-        del self.requests[req.request_id]
-        if keep_blocks:
-            self._held_until_load_ends.add(req.request_id)
-        else:
-            self.pool.free(req.request_id)
+        try:
+            self.scheduler.run(self.connector.request_finished, req)
+        finally:
+            self._inflight_prefills.pop(req.request_id, None)
+            del self.requests[req.request_id]
+            if keep_blocks:
+                self._held_until_load_ends.add(req.request_id)
+            else:
+                self.pool.free(req.request_id)
 
     def reset_cache(self) -> None:
         """Drop everything offloaded. Copies in flight are waited for; requests that were loading start again."""
@@ -115,14 +117,21 @@ class Engine(Batch):
     # --- one step ---
 
     def step(self) -> None:
+        """What the manager or a tier raises about one request is raised at the step's end, when all others have had
+        their step; what they raise about the step as a whole, before anything of it is computed. The next step goes
+        on from there."""
         if self.arrivals is not None:
             for arrival_s, request in self.arrivals.due(self.clock.now):
                 self.add_request(request, arrival_s)
         output = SchedulerOutput({}, {})
         retries_before = self.connector.manager.stats.retries
-        self._schedule_running(output)
-        if not output.preempted_req_ids:
-            self._schedule_waiting(output)
+        raised: list[Exception] = []
+        try:
+            self._schedule_running(output)
+            if not output.preempted_req_ids:
+                self._schedule_waiting(output)
+        except Exception as error:
+            raised.append(error)
         meta = self.scheduler.run(self.connector.build_connector_meta, output)
         started = self.clock.now
         self.clock.advance_to(self.workers.start_step(meta, started))
@@ -134,9 +143,16 @@ class Engine(Batch):
             self._idle(asked_again=self.connector.manager.stats.retries > retries_before)
         self.stats.steps += 1
         self.stats.max_running = max(self.stats.max_running, len(self.running))
-        self._update_from_output(output)
+        self._update_from_output(output, raised)
         done = self.workers.get_finished(self.clock.now)
-        self._update_from_transfers(done)
+        try:
+            self._update_from_transfers(done)
+        except Exception as error:
+            raised.append(error)
+        if raised:
+            for other in raised[1:]:
+                raised[0].add_note(f"and in the same step: {other!r}")
+            raise raised[0]
         self._check_progress(bool(num_tokens or done.completed_jobs))
 
     def _compute(self, output: SchedulerOutput, num_tokens: int) -> None:
@@ -194,7 +210,7 @@ class Engine(Batch):
 
     # --- after the step ---
 
-    def _update_from_output(self, output: SchedulerOutput) -> None:
+    def _update_from_output(self, output: SchedulerOutput, raised: list[Exception]) -> None:
         finished: list[EngineRequest] = []
         for req_id, num_scheduled in output.num_scheduled_tokens.items():
             req = self.requests[req_id]
@@ -205,7 +221,10 @@ class Engine(Batch):
             if req.num_output_tokens >= req.max_tokens:
                 finished.append(req)
         for req in finished:
-            self._finish(req)
+            try:
+                self._finish(req)
+            except Exception as error:
+                raised.append(error)
 
     def _emit_token(self, req: EngineRequest) -> None:
         if req.first_token_s is None:
@@ -239,13 +258,15 @@ class Engine(Batch):
                 req.request_id,
             )
         )
-        self._forget(req)
-        following = self.source.next_after(req.request)
-        if following is not None:
-            self.add_request(following)
+        try:
+            self._forget(req)
+        finally:
+            following = self.source.next_after(req.request)
+            if following is not None:
+                self.add_request(following)
 
     def _update_from_transfers(self, done: OffloadingWorkerMetadata) -> None:
-        if not done.completed_jobs:
+        if not done.completed_jobs and not self.connector.has_ended_loads:
             return
         ended: Iterable[tuple[str, bool]] = self.scheduler.run(self.connector.update_connector_output, done)
         for req_id, success in ended:

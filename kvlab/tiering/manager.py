@@ -168,8 +168,14 @@ class TieringOffloadingManager(OffloadingManager):
         request_level_tiers = self._requests.request_level_tiers(req_context)
         if request_level_tiers:
             ready = tuple(key for key in keys if (block := self._policy.get(key)) is not None and block.ref_cnt >= 0)
-            for index in request_level_tiers if ready else ():
-                self._transfers.cascade(index, ready, req_context)
+            try:
+                for index in request_level_tiers if ready else ():
+                    self._transfers.cascade(index, ready, req_context)
+            except BaseException:
+                # Nobody will hear of the slots, so nobody could give them back.
+                self.primary_tier.complete_store(output.keys_to_store, req_context, False)
+                self._store_completed(req_context, output.keys_to_store)
+                raise
             if self.park_pending:
                 self._park(keys, output, request_level_tiers, req_context)
         return output

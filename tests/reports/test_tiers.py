@@ -357,3 +357,26 @@ def test_b24_an_error_about_one_report_loses_none_of_those_behind_it() -> None:
         manager.on_schedule_end()
     assert not manager.has_pending_work()
     assert ref_counts(manager) == dict.fromkeys(to_keys([1, 2, 3]), 0)
+
+
+def test_b24_a_tier_that_refuses_a_request_level_cascade_leaves_no_slot_reserved() -> None:
+    class Raising(ManualTier):
+        calls_left = 1
+
+        def _submit(self, name: str, job: JobMetadata) -> None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise OSError("no such device")
+            super()._submit(name, job)
+
+    tier = Raising(policy=REQUEST_LEVEL)
+    manager = make_manager((tier,), num_blocks=4)
+    manager.on_new_request(A)
+    store(manager, to_keys([1]), A)
+    tier.finish_all()
+    settle(manager)
+    with pytest.raises(OSError, match="no such device"):
+        manager.prepare_store(to_keys([1, 2, 3]), A)
+    assert ref_counts(manager) == {to_key(1): 0}
+    manager.on_request_finished(A)
+    assert tier.heard("on_request_finished") == ["a"]
