@@ -15,6 +15,7 @@ from kvlab.base import OffloadKey
 from kvlab.device import Device
 from kvlab.engine import Engine, MeasuredScheduler
 from kvlab.engine.wall import WallClock, WallModel, WallWorkers
+from kvlab.object_store import ObjectStoreTier
 from kvlab.tiering import ExampleTier
 from kvlab.tiering.base import JobMetadata, JobResult, SecondaryTierManager
 from kvlab.tiering.fs import FileSystemTier
@@ -122,6 +123,7 @@ def make_wall(
     groups: Sequence[Group] = GROUPS,
     tier: type[MemoryTier] | None = None,
     fs: dict[str, Any] | None = None,
+    obj: dict[str, Any] | None = None,
     num_workers: int = 2,
     job_timeout_s: float = 30.0,
     device: Device = CPU,
@@ -129,7 +131,8 @@ def make_wall(
 ) -> WallRig:
     """Pages of 512 bytes in two tensors that all groups share; every block that attention reads is verified.
 
-    `tier`: a tier in memory; `fs`: arguments of a real one in files; `options`: of `tests.engine.rig.assemble`."""
+    `tier`: a tier in memory; `fs`, `obj`: arguments of a real one in files or objects; `options`: of
+    `tests.engine.rig.assemble`."""
     region = SharedRegion.create(f"test_{os.getpid()}_{next(_NAMES)}", num_cpu, 2 * PAGE, num_workers)
     rows = rows_of(region.buffer, num_cpu, region.row_bytes)
     shared = [(0, 1)] * len(groups)
@@ -138,6 +141,8 @@ def make_wall(
     tiers: tuple[SecondaryTierManager, ...] = () if tier is None else (tier(rows),)
     if fs is not None:
         tiers = (FileSystemTier(region=region, n_read_threads=2, n_write_threads=2, **fs),)
+    if obj is not None:
+        tiers = (ObjectStoreTier(region=region, **obj),)
     clock = WallClock()
     sizes = [group.block_size_tokens for group in groups]
     engine = assemble(
