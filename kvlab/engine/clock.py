@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -87,7 +88,7 @@ class SchedulerCosts:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
                 raise ValueError(f"scheduler costs: {f.name}={value!r}: must be a number of nanoseconds, at least 0")
 
     @classmethod

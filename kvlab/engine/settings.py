@@ -22,8 +22,9 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "no_progress_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"engine {name}={getattr(self, name)!r}: must be at least 1")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"engine {name}={getattr(self, name)!r}: must be a whole number, at least 1")
         for name in ("gpu_step_s", "gpu_rate", "idle_step_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"engine {name}={getattr(self, name)!r}: must be a number above 0")

@@ -51,10 +51,13 @@ def calibrate(
 ) -> Calibration:
     """Bisect `engine.gpu_rate` between `low` and `high` until the arm's total tokens/s is within `tolerance`.
 
-    Raises ValueError if the arm is the full scan (see above), or if the target lies outside what the bounds give.
+    Raises ValueError if the arm is the full scan (see above), if the bounds are none, or if the target lies outside
+    what they give.
     """
     if arm.policy == "full_scan_lru":
         raise ValueError("the GPU rate is calibrated on the evictable-list arm, never on the full scan")
+    if not 0 < low < high:
+        raise ValueError(f"the bounds of the GPU rate must be 0 < low < high, not {low:g} and {high:g}")
     trials: list[Trial] = []
 
     def total(rate: float) -> float:

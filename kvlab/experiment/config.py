@@ -21,7 +21,7 @@ from kvlab.engine import EngineConfig, SchedulerCosts
 from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
 from kvlab.experiment.assumed import Assumption, is_number
 from kvlab.experiment.assumed import load_assumptions as load_assumptions
-from kvlab.experiment.given import assumptions_given, refuse_what_cannot_run
+from kvlab.experiment.given import assumptions_given, refuse_too_long, refuse_what_cannot_run
 from kvlab.experiment.storage import with_storage
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.policies import get_policy_class
@@ -138,6 +138,7 @@ def resolve(config: ExperimentConfig) -> Experiment:
     assumptions = assumptions_given(pr_input.serve, assumptions, config.overrides)
     layout = layout_for(load_layout(config.layout), pr_input.serve)
     refuse_what_cannot_run(pr_input, layout)
+    refuse_too_long(pr_input, assumptions["max_model_len"].value)
     base = _base_arm(config, pr_input, assumptions, layout)
     arms = [
         replace(base, name=arm_name(policy, guard, status), policy=policy, guard=guard, block_status=status)

@@ -46,6 +46,19 @@ def refuse_what_cannot_run(pr_input: PRInput, layout: KVLayout) -> None:
         )  # fmt: skip
 
 
+def refuse_too_long(pr_input: PRInput, max_model_len: float) -> None:
+    """ConfigError if a conversation's last turn with its answer is longer than the engine's limit: vLLM would refuse
+    it."""
+    load = pr_input.guidellm
+    longest = load.prefix_tokens + load.turns * (load.prompt_tokens + load.output_tokens)
+    if longest > max_model_len:
+        raise ConfigError(
+            f"max_model_len must be at least {longest:,}, the tokens of turn {load.turns} with its answer, not "
+            f"{max_model_len:,}: vLLM would refuse such a request",
+            key="max_model_len", value=max_model_len, where=pr_input.serve.setting("max_model_len").origin or "",
+        )  # fmt: skip
+
+
 def _of_guidellm(pr_input: PRInput) -> Iterator[tuple[Setting, str]]:
     for name in _GUIDELLM:
         setting = pr_input.guidellm.setting(name) if name == "max_requests" else _other(pr_input, name)

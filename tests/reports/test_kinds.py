@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ import pytest
 
 from kvlab.analysis import advise
 from kvlab.cli import main
+from kvlab.config import ConfigError
+from kvlab.engine import EngineConfig, SchedulerCosts
+from kvlab.experiment import ExperimentConfig, resolve
+from kvlab.experiment.arm import run_arm
+from kvlab.experiment.assumed import WHOLE, load_assumptions
+from kvlab.experiment.calibrate import calibrate
 from kvlab.grading import collect
 from kvlab.paths import data_dir
 from kvlab.traces import TraceRequest, load
@@ -82,3 +89,58 @@ def test_each_notebook_is_graded_once_and_told_from_others_of_its_name(tmp_path:
     for paths in (files, [tmp_path / "ann", tmp_path / "bob"], [tmp_path / "ann", files[0], files[1]]):
         assert [hand_in.file for hand_in in collect(paths)] == [str(file) for file in files]
     assert [hand_in.file for hand_in in collect([files[0], files[0]])] == ["01.ipynb"]
+
+
+# --- CONFIG, MODEL: a number that is accepted has an effect, or is refused ---
+
+FACTORS = {
+    "max_num_seqs": 0.1, "max_model_len": None, "disk_latency_s": 1e4, "idle_step_s": 10.0,
+}  # fmt: skip
+
+
+def run_with(**overrides: float | None) -> tuple[Any, ...]:
+    config = ExperimentConfig(
+        scale="tiny", scheduler_clock="counted", policies=("evictable_list_lru",), overrides=overrides
+    )
+    ran = run_arm(resolve(config).arms[0])
+    return ran.tokens, ran.counts, ran.duration_s, ran.steps
+
+
+@pytest.fixture(scope="module")
+def as_assumed() -> tuple[Any, ...]:
+    return run_with()
+
+
+@pytest.mark.parametrize("name", [name for name in load_assumptions() if FACTORS.get(name, 2) is not None])
+def test_every_assumed_number_changes_the_run(as_assumed: tuple[Any, ...], name: str) -> None:
+    value = load_assumptions()[name].value * (FACTORS.get(name) or 2)
+    assert run_with(**{name: int(value) if name in WHOLE else value}) != as_assumed
+
+
+def test_a_limit_that_the_requests_exceed_is_refused() -> None:
+    """Turn 5 with its answer: 10,000 + 5 x (128 + 128) tokens."""
+    assert resolve(ExperimentConfig(overrides={"max_model_len": 11_280})).arms
+    with pytest.raises(ConfigError, match=r"max_model_len must be at least 11,280, .* turn 5 .*, not 11,279"):
+        resolve(ExperimentConfig(overrides={"max_model_len": 11_279}))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, float("nan"), float("inf"), "8"])
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "max_num_seqs", "no_progress_steps"])
+def test_a_count_of_the_engine_is_a_whole_number(name: str, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=f"engine {name}="):
+        EngineConfig(**{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf"), True, "8", None])
+def test_a_cost_is_a_finite_number(wrong: Any) -> None:
+    costs = dict.fromkeys((field.name for field in fields(SchedulerCosts)), 1.0)
+    assert SchedulerCosts(**costs)
+    with pytest.raises(ValueError, match="scheduler costs: lookup_ns="):
+        SchedulerCosts(**{**costs, "lookup_ns": wrong})
+
+
+@pytest.mark.parametrize(("low", "high"), [(16_000, 8_000), (8_000, 8_000), (0, 8_000), (-1, 8_000)])
+def test_bounds_the_wrong_way_round_are_seen_before_the_first_run(low: float, high: float) -> None:
+    (arm,) = resolve(ExperimentConfig(scale="tiny", policies=("evictable_list_lru",))).arms
+    with pytest.raises(ValueError, match="must be 0 < low < high"):
+        calibrate(arm, 1.0, lambda spec: pytest.fail("ran"), low, high)
