@@ -198,7 +198,9 @@ class Engine(Batch):
         return min((e for e in events if e is not None), default=None)
 
     def _check_progress(self, progress: bool) -> None:
-        if progress or self.next_event_s() is not None or not self.requests:
+        # On the wall clock nobody knows when a read ends, or an answer comes, only that it is on its way.
+        on_its_way = self.next_event_s() is not None or any(tier.is_busy() for tier in self.tiers)
+        if progress or on_its_way or not self.requests:
             self._steps_without_progress = 0
             return
         self._steps_without_progress += 1

@@ -100,6 +100,10 @@ class SecondaryTierManager(ABC):
         """While True the engine must keep stepping, even without requests."""
         return False
 
+    def is_busy(self) -> bool:
+        """Whether something is on its way from this tier, a job or an answer to a lookup: who waits is not stuck."""
+        return self.has_pending_work()
+
     def next_event_s(self) -> float | None:
         """Seconds on this tier's clock at which its next job ends if nothing else is submitted; None: no such time."""
         return None

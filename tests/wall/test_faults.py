@@ -6,7 +6,10 @@ block) and `check_nothing_held`.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -237,6 +240,30 @@ def test_stores_that_must_be_flushed_end_before_loads_begin() -> None:
     # A store held for the next step is started when it has to be waited for.
     workers.flush({2}, 0.0)
     assert calls[3:] == [("start", 2), ("wait", {2})]
+
+
+@pytest.mark.parametrize("module, call", [(os, "preadv"), (os.path, "exists")], ids=["read", "existence"])
+def test_a_slow_disk_is_no_deadlock(
+    rigs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, call: str
+) -> None:
+    """A request that waits for a disk makes no progress and is not stuck: 50 idle steps pass in a few milliseconds."""
+    rig = rigs(spec(rate=1, turns=1, prefix_count=1), samples=1, fs={"root_dir": tmp_path}, no_progress_steps=50)
+    engine = rig.engine
+    engine.start()
+    drain(engine, max_steps=100_000)
+    engine.reset_cache()
+    real, steps = getattr(module, call), []
+    go = threading.Event()
+    monkeypatch.setattr(module, call, lambda *arguments: (go.wait(20), real(*arguments))[1])
+    engine.add_request(engine.source.workload.request(0))
+    for _ in range(300):
+        engine.step()
+        steps.append(len(engine.running))
+    assert not any(steps), "it did not wait"
+    go.set()
+    drain(engine, max_steps=100_000)
+    assert engine.completed[-1].cached_tokens > 0
+    check_nothing_held(engine)
 
 
 def test_everything_pinned_refuses_stores_and_promotions_and_recovers(rigs: Any) -> None:

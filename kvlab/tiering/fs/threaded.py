@@ -114,6 +114,9 @@ class ThreadedTier(SecondaryTierManager):
     def has_pending_work(self) -> bool:
         return bool(len(self._jobs) or self._jobs.unfetched)
 
+    def is_busy(self) -> bool:
+        return self.has_pending_work() or bool(self._verdicts.outstanding)
+
     def drain_jobs(self) -> None:
         """Wait until every job has ended or run out of time."""
         self._jobs.drain()
