@@ -18,9 +18,9 @@ from kvlab.analysis import ORDERS, replay_policies
 from kvlab.analysis.policies import make_replay_policy
 from kvlab.checks import unknown_name
 from kvlab.config import ConfigError
-from kvlab.experiment.config import DEFAULT_POLICIES, parse_policies, resolve
+from kvlab.experiment.config import DEFAULT_POLICIES, parse_policies
 from kvlab.experiment.sweep import Run, Sweep, grid, sweep
-from kvlab.experiment.sweep_points import arm_config, run_arm_point, run_replay_point
+from kvlab.experiment.sweep_points import digest_of, run_arm_point, run_replay_point, with_inputs
 from kvlab.traces import load
 
 _SHOWN_OF_REPLAYS = ("hits", "hit_ratio", "overshoot")
@@ -92,7 +92,9 @@ def _replay_points(args: argparse.Namespace) -> list[dict[str, Any]]:
         raise ValueError(f"{args.trace}: {trace.format} has no block ids: nothing to replay")
     # Workers may start in another folder, but a file of rows should not depend on where a cluster mounts things.
     path = str(Path(args.trace).absolute() if args.dask else args.trace)
-    return grid(trace=[path], order=[args.order or "flat"], policy=policies, capacity=capacities)
+    return grid(
+        trace=[path], inputs=[digest_of(args.trace)], order=[args.order or "flat"], policy=policies, capacity=capacities
+    )
 
 
 def _arm_points(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -112,9 +114,7 @@ def _arm_points(args: argparse.Namespace) -> list[dict[str, Any]]:
         "policy": parse_policies(args.policies or DEFAULT_POLICIES),
     }
     points = grid(**{name: values for name, values in given.items() if values})
-    for point in points:
-        resolve(arm_config(point))
-    return points
+    return [with_inputs(point) for point in points]
 
 
 def _print(console: Console, found: Sweep, shown: Sequence[str]) -> None:

@@ -2,11 +2,14 @@
 
 Notes:
 * Points run side by side, so scheduler seconds are counted by default: measured ones would hold the neighbours' work.
-* Whatever a result depends on stands in its point, so that a file of rows can be resumed and read on its own.
+* Whatever a result depends on stands in its point, so that a file of rows can be resumed and read on its own: of files
+  a digest (`inputs`), or rows of a trace that has changed since would be taken over.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,12 @@ from kvlab.config import ConfigError
 from kvlab.experiment.arm import run_arm
 from kvlab.experiment.config import DEFAULT_LAYOUT, ExperimentConfig, resolve
 from kvlab.paths import default_input_dir
+from kvlab.traces.folder import trace_files
 
-_SWITCHES = ("input", "policy", "scale", "guard", "block_status", "scheduler_clock", "layout", "seed", "seconds")
+_DIGEST_CHARS = 16
+_SWITCHES = (
+    "input", "inputs", "policy", "scale", "guard", "block_status", "scheduler_clock", "layout", "seed", "seconds",
+)  # fmt: skip
 
 
 def arm_config(point: Mapping[str, Any]) -> ExperimentConfig:
@@ -38,6 +45,22 @@ def arm_config(point: Mapping[str, Any]) -> ExperimentConfig:
         seconds=point.get("seconds"),
         overrides={name: value for name, value in point.items() if name not in _SWITCHES},
     )
+
+
+def with_inputs(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The point of an arm with `inputs`: a digest of everything that its commands, files and defaults come to."""
+    (spec,) = resolve(arm_config(point)).arms
+    text = json.dumps(spec.to_dict(), sort_keys=True)
+    return {**point, "inputs": hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]}
+
+
+def digest_of(trace: str | Path) -> str:
+    """Of the bytes of a trace, a file or a folder of files."""
+    path, digest = Path(trace), hashlib.sha256()
+    for file in trace_files(path) if path.is_dir() else [path]:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:_DIGEST_CHARS]
 
 
 def run_arm_point(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from kvlab.experiment.arm import run_arm
 from kvlab.experiment.assumed import WHOLE, load_assumptions
 from kvlab.experiment.calibrate import calibrate
 from kvlab.grading import collect
-from kvlab.paths import data_dir
+from kvlab.paths import data_dir, default_input_dir
 from kvlab.traces import TraceRequest, load
 from kvlab.traces.describe import describe
 
@@ -144,3 +144,43 @@ def test_bounds_the_wrong_way_round_are_seen_before_the_first_run(low: float, hi
     (arm,) = resolve(ExperimentConfig(scale="tiny", policies=("evictable_list_lru",))).arms
     with pytest.raises(ValueError, match="must be 0 < low < high"):
         calibrate(arm, 1.0, lambda spec: pytest.fail("ran"), low, high)
+
+
+# --- STALE-STATE: rows of a sweep whose inputs have changed ---
+
+
+def sweep_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main(["sweep", *arguments, "--workers", "1", "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_rows_of_a_trace_that_has_changed_since_are_not_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, out = tmp_path / "t.jsonl", tmp_path / "rows.jsonl"
+    arguments = ("--trace", str(trace), "--policies", "lru", "--capacities", "5", "--out", str(out))
+    found = []
+    for ids in ([1, 2], [1, 2], [3, 4], [1, 2]):
+        trace.write_text("\n".join([record(0, [1, 2]), record(1, ids)]) + "\n")
+        (row,) = sweep_of(capsys, *arguments)
+        found.append((row["values"]["hits"], len(out.read_text().splitlines())))
+    # Unchanged: taken over. Changed: run again. Back again: the first row still holds.
+    assert found == [(2, 1), (2, 1), (0, 2), (2, 2)]
+
+
+def test_rows_of_commands_that_have_changed_since_are_not_taken_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    arguments = (str(tmp_path / "pr"), "--policies", "lru", "--seconds", "0.05", "--out", str(out))
+    (tmp_path / "pr").mkdir()
+    lines = []
+    for rate in (100, 100, 50):
+        for file in default_input_dir().glob("*.sh"):
+            text = file.read_text(encoding="utf-8").replace('BENCH_RATE="100"', f'BENCH_RATE="{rate}"')
+            (tmp_path / "pr" / file.name).write_text(text, encoding="utf-8")
+        (row,) = sweep_of(capsys, *arguments)
+        lines.append((row["values"]["started_requests"], len(out.read_text().splitlines())))
+    assert [count for _, count in lines] == [1, 1, 2]
+    assert lines[0] == lines[1] and lines[2][0] < lines[0][0]
