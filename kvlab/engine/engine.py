@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kvlab.connector import OffloadingWorkerMetadata, SchedulerOutput
+from kvlab.connector import OffloadingConnectorMetadata, OffloadingWorkerMetadata, SchedulerOutput
 from kvlab.engine.batch import Batch
 from kvlab.engine.clock import Clock, VirtualClock
 from kvlab.engine.model import StepModel, StepWork, VirtualModel
@@ -117,9 +117,8 @@ class Engine(Batch):
     # --- one step ---
 
     def step(self) -> None:
-        """What the manager or a tier raises about one request is raised at the step's end, when all others have had
-        their step; what they raise about the step as a whole, before anything of it is computed. The next step goes
-        on from there."""
+        """What the manager or a tier raises is raised at the step's end, when all requests have had their step. The
+        next step goes on from there."""
         if self.arrivals is not None:
             for arrival_s, request in self.arrivals.due(self.clock.now):
                 self.add_request(request, arrival_s)
@@ -132,7 +131,7 @@ class Engine(Batch):
                 self._schedule_waiting(output)
         except Exception as error:
             raised.append(error)
-        meta = self.scheduler.run(self.connector.build_connector_meta, output)
+        meta = self._build_meta(output, raised)
         started = self.clock.now
         self.clock.advance_to(self.workers.start_step(meta, started))
         self.stats.wait_seconds += self.clock.now - started
@@ -154,6 +153,15 @@ class Engine(Batch):
                 raised[0].add_note(f"and in the same step: {other!r}")
             raise raised[0]
         self._check_progress(bool(num_tokens or done.completed_jobs))
+
+    def _build_meta(self, output: SchedulerOutput, raised: list[Exception]) -> OffloadingConnectorMetadata:
+        try:
+            return self.scheduler.run(self.connector.build_connector_meta, output)
+        except Exception as error:
+            raised.append(error)
+        # The blocks of this step have their hashes already, so it must be computed. Loads, flushes and the stores made
+        # so far are in the connector's batch; the other stores are offered in the next step.
+        return self.scheduler.run(self.connector.build_connector_meta, SchedulerOutput({}, {}))
 
     def _compute(self, output: SchedulerOutput, num_tokens: int) -> None:
         assert self.model is not None
