@@ -13,17 +13,19 @@ import os
 import resource
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvlab.base import ReqContext
-from kvlab.tiering.fs import block_file
+from kvlab.tiering.fs import FileSystemTier, block_file
 from tests.faults.disks import small_disk  # noqa: F401 (a fixture)
 from tests.faults.shim import Fault, fail_calls
-from tests.fs.rig import ROW, Rig, key, keys, rig, stamp
+from tests.fs.rig import ROW, Rig, key, keys, rig, small_region, stamp
 
 TEN = keys(range(10))
 
@@ -276,6 +278,45 @@ def test_real_disk_full(small_disk: Path) -> None:  # noqa: F811
         for number in kept:
             path_of(made, number).unlink()
         assert_others_go_on(made)
+
+
+def test_real_disk_full_at_the_start_serves_what_it_has(small_disk: Path) -> None:  # noqa: F811
+    """Nothing limits the files by default, so this is how a server finds its disk when it is started again."""
+    with rig(small_disk / "root", num_blocks=32) as made:
+        assert made.store(keys(range(30)))
+        made.settle()
+        kept = [number for number in range(30) if path_of(made, number).exists()]
+    with rig(small_disk / "root", num_blocks=32) as again:
+        for number in kept:
+            assert again.serve([key(number)], ReqContext(f"r{number}")) == 1
+        assert again.store(keys([99]))
+        again.settle()
+        assert again.tier.stats.writes_failed == 1
+        again.assert_sound()
+
+
+def test_real_disk_full_at_the_first_start_is_named(small_disk: Path) -> None:  # noqa: F811
+    with (small_disk / "everything").open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    wanted = rf"fs tier: {small_disk}/root.* cannot be used: {os.strerror(errno.ENOSPC)}"
+    with pytest.raises(OSError, match=wanted), rig(small_disk / "root"):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EROFS, errno.EMFILE])
+@pytest.mark.parametrize("call", ["mkdir", "open", "pwritev", "replace"])
+@pytest.mark.parametrize("options", [{}, {"max_bytes": 100 * ROW}], ids=str)
+def test_a_start_that_fails_names_folder_and_reason_and_leaves_no_thread(
+    tmp_path: Path, call: str, code: int, options: dict[str, Any]
+) -> None:
+    before = threading.active_count()
+    fault = Fault(at=0, times=1000, code=code, below=tmp_path)
+    with small_region() as region:
+        with fail_calls(call, fault), pytest.raises(OSError, match=os.strerror(code)) as caught:
+            FileSystemTier(tmp_path / "root", region=region, **options)
+    assert f"fs tier: {tmp_path}/root" in str(caught.value)
+    assert threading.active_count() == before
 
 
 def test_real_disk_full_is_avoided_by_a_size_limit(small_disk: Path) -> None:  # noqa: F811

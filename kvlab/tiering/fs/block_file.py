@@ -153,19 +153,24 @@ class BlockFiles:
 
 
 def direct_io_works(directory: Path, row_bytes: int) -> bool:
-    """Try it once: a page written to a file in `directory` and read back past the page cache."""
+    """Try it once: a page written to a file in `directory` and read back past the page cache. On a full disk, whose
+    files can still be read, opening one that way has to do. Raises OSError."""
     if not hasattr(os, "O_DIRECT") or row_bytes % PAGE_BYTES:
         return False
     page = mmap.mmap(-1, PAGE_BYTES)
     page[:5] = b"probe"
     path = directory / f"probe_{os.urandom(8).hex()}{TEMP_SUFFIX}"
+    opened = False
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_DIRECT, 0o600)
+        opened = True
         try:
             return os.pwritev(fd, [page], 0) == os.preadv(fd, [page], 0) == PAGE_BYTES and page[:5] == b"probe"
         finally:
             os.close(fd)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return opened
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
         return False

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvlab.base import OffloadKey, ReqContext
@@ -86,17 +87,20 @@ class FileSystemTier(ThreadedTier):
         if namespace is not None:
             root = os.path.join(root, checked_namespace("namespace", namespace))
         self.mapper = FileMapper(root, (run or RunFields()).with_checksum(checksum))
-        self.mapper.write_config()
-        self.mapper.block_dir.mkdir(exist_ok=True)
-        files = BlockFiles(row_bytes, direct_io=_use_direct_io(direct_io, self.mapper, row_bytes), checksum=checksum)
+        with _named(tier_type, root):
+            self.mapper.write_config()
+            self.mapper.block_dir.mkdir(exist_ok=True)
+            directly = _use_direct_io(direct_io, self.mapper, row_bytes)
+        files = BlockFiles(row_bytes, direct_io=directly, checksum=checksum)
         check_least("max_bytes", max_bytes, files.file_bytes)
         self.direct_io, self.file_bytes = files.direct_io, files.file_bytes
         self.index = None if max_bytes is None else FileIndex(max_bytes, self.mapper.path)
-        mover = BlockMover(
-            self.mapper, files, region, self._jobs, self.index, self._record,
-            Pace(write_bandwidth, self._stopped), Pace(read_bandwidth, self._stopped), job_timeout_s is not None,
-            self._stopped,
-        )  # fmt: skip
+        with _named(tier_type, root):
+            mover = BlockMover(
+                self.mapper, files, region, self._jobs, self.index, self._record,
+                Pace(write_bandwidth, self._stopped), Pace(read_bandwidth, self._stopped), job_timeout_s is not None,
+                self._stopped,
+            )  # fmt: skip
         self._sweeper = threading.Thread(target=mover.sweep, name="kvlab-fs-sweep")
         self._sweeper.daemon = True
         self._sweeper.start()
@@ -117,6 +121,18 @@ class FileSystemTier(ThreadedTier):
     @property
     def threads(self) -> list[threading.Thread]:
         return [*super().threads, self._sweeper]
+
+
+@contextmanager
+def _named(tier_type: str, root: str) -> Iterator[None]:
+    """An error of the system says which tier and which folder it was about."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = root if error.filename is None else error.filename
+        raise OSError(error.errno, f"{tier_type} tier: {where} cannot be used: {os.strerror(error.errno)}") from error
 
 
 def _use_direct_io(wanted: bool | None, mapper: FileMapper, row_bytes: int) -> bool:
