@@ -312,9 +312,9 @@ def test_a_start_that_fails_names_folder_and_reason_and_leaves_no_thread(
 ) -> None:
     before = threading.active_count()
     fault = Fault(at=0, times=1000, code=code, below=tmp_path)
-    with small_region() as region:
-        with fail_calls(call, fault), pytest.raises(OSError, match=os.strerror(code)) as caught:
-            FileSystemTier(tmp_path / "root", region=region, **options)
+    refused = pytest.raises(OSError, match=os.strerror(code))
+    with small_region() as region, fail_calls(call, fault), refused as caught:
+        FileSystemTier(tmp_path / "root", region=region, **options)
     assert f"fs tier: {tmp_path}/root" in str(caught.value)
     assert threading.active_count() == before
 
