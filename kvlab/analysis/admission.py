@@ -130,31 +130,42 @@ class _Run:
     def _serve(self, keys: list[OffloadKey], request: ReqContext) -> None:
         manager = self.manager
         manager.on_new_request(request)
-        in_cpu = self._leading(keys, request)
-        found, rounds = in_cpu, 0
-        while found.pending and rounds < _ROUNDS:
+        in_cpu, rounds = self._ready(keys), 0
+        while self._ask(keys, request) and rounds < _ROUNDS:
             manager.on_schedule_end()
-            found, rounds = self._leading(keys, request), rounds + 1
+            rounds += 1
+        # Counted anew: the promotion of a block far back may have pushed out one that was there.
+        ready = self._ready(keys)
         manager.touch(keys, request)
-        hit = keys[: found.ready]
+        hit = keys[:ready]
         manager.prepare_load(hit, request)
         manager.complete_load(hit, request)
-        self.cpu_hits += min(in_cpu.ready, found.ready)
-        self.disk_hits += max(0, found.ready - in_cpu.ready)
-        self._store(keys[found.ready :], keys, request)
+        self.cpu_hits += min(in_cpu, ready)
+        self.disk_hits += max(0, ready - in_cpu)
+        self._store(keys[ready:], keys, request)
         manager.on_request_finished(request)
         for _ in range(2):
             manager.on_schedule_end()
 
-    def _leading(self, keys: Iterable[OffloadKey], request: ReqContext) -> _Found:
-        ready, pending = 0, False
+    def _ask(self, keys: Iterable[OffloadKey], request: ReqContext) -> bool:
+        """Look up to the first miss, as the connector does; whether a block on the way is not there yet."""
+        pending = False
         for key in keys:
             answer = self.manager.lookup(key, request)
             if answer is LookupResult.MISS:
                 break
             pending = pending or answer is not LookupResult.HIT
-            ready += not pending
-        return _Found(ready, pending)
+        return pending
+
+    def _ready(self, keys: Iterable[OffloadKey]) -> int:
+        """Blocks at the front that can be read now; asks nobody, so nothing is promoted."""
+        get, ready = self.manager.primary_tier.cache_policy.get, 0
+        for key in keys:
+            block = get(key)
+            if block is None or not block.is_ready:
+                break
+            ready += 1
+        return ready
 
     def _store(self, computed: list[OffloadKey], asked: Iterable[OffloadKey], request: ReqContext) -> None:
         wanted = computed
@@ -166,11 +177,3 @@ class _Run:
         if output is not None:
             self.manager.complete_store(output.keys_to_store, request)
         self.kept_out += len(computed) - (len(wanted) if output is not None else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Blocks at the front that can be read now, and whether some are on their way."""
-
-    ready: int
-    pending: bool

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -184,3 +187,45 @@ def test_rows_of_commands_that_have_changed_since_are_not_taken_over(
         lines.append((row["values"]["started_requests"], len(out.read_text().splitlines())))
     assert [count for _, count in lines] == [1, 1, 2]
     assert lines[0] == lines[1] and lines[2][0] < lines[0][0]
+
+
+# --- DETERM ---
+
+COUNTED = """
+import json
+from kvlab.analysis import admission_table, advise, replay, replay_policies
+from kvlab.cli import main
+from kvlab.exercises.leaderboard import leaderboard
+from kvlab.experiment import ExperimentConfig, resolve
+from kvlab.experiment.arm import run_arm
+from kvlab.paths import data_dir
+from kvlab.plots.sessions import session_bets
+
+traces = sorted((data_dir() / "policy_traces").glob("*.jsonl"))
+for trace in traces:
+    print(admission_table(trace, 20))
+    print(session_bets(trace, [20], 30))
+    print([(name, replay(trace, name, 20, order).hits) for name in replay_policies() for order in ("flat", "prefix")])
+figures = dict(layout="tiny", gpu_rate=500.0, disk_write=1e6, disk_read=1e6, block_tokens=16)
+print(json.dumps(advise(traces[0], **figures).to_dict()))
+for policy in ("full_scan_lru", "session_superseded", "cost_aware", "tiny_lfu", "retention"):
+    config = ExperimentConfig(scale="tiny", scheduler_clock="counted", policies=(policy,), seconds=0.2)
+    ran = run_arm(resolve(config).arms[0])
+    print(ran.tokens, ran.counts, ran.series, ran.marks, ran.inspected_per_evict)
+print([(row.policy, row.hits, row.blocks_inspected) for row in leaderboard().rows if row.policy])
+for command in ("explain", "trace"):
+    main([command, str(traces[0])] if command == "trace" else [command])
+"""
+
+
+def test_all_that_is_counted_is_the_same_in_every_process() -> None:
+    outputs = []
+    for seed in ("0", "1", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "COLUMNS": "120"}
+        done = subprocess.run(
+            [sys.executable, "-c", COUNTED], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert len(outputs[0]) > 10_000
+    assert outputs[0] == outputs[1] == outputs[2]

@@ -134,6 +134,16 @@ def test_b134_what_a_filter_spares_and_costs() -> None:
     assert isinstance(flood.to_frame(), pd.DataFrame)
 
 
+@given(PROMPTS, st.integers(1, 8))
+def test_b134_a_prompt_larger_than_the_cpu_tier_is_served_with_what_is_there(
+    prompts: list[list[int]], blocks: int
+) -> None:
+    requests = chained(prompts)
+    for row in admission_table(requests, blocks).rows:
+        assert row.cpu_hits + row.disk_hits <= replay(requests, "lru", 10_000, "prefix").hits
+        assert row.blocks_written <= len({block for ids in requests for block in ids})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
