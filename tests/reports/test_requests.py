@@ -267,3 +267,29 @@ def test_b41_only_the_blocks_before_the_gap_are_read_and_no_answer_goes_back() -
     assert set(answers[keys[3]]) == {LookupResult.RETRY, LookupResult.MISS}
     # Behind the gap the first walk asks, for it does not know of the gap yet; nothing is promoted.
     assert all(set(answers.get(key, ())) <= {LookupResult.RETRY} for key in keys[4:])
+
+
+# --- COUNT: tokens add up ---
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize("own_tokens", [24, 32])
+def test_tokens_of_prompts_are_loaded_found_or_computed_and_nothing_twice(
+    prefix_caching: bool, own_tokens: int
+) -> None:
+    """Prompts of whole blocks too, of which a hit covers all and one token is computed again."""
+    engine = make_engine(
+        spec(prompt_tokens=own_tokens, rate=1), samples=3, prefix_caching=prefix_caching, bandwidth=1e6
+    )  # fmt: skip
+    engine.start()
+    drain(engine)
+    engine.pool.reset_prefix_cache()
+    for conversation in (0, 1):
+        engine.add_request(engine.source.workload.request(conversation))
+        drain(engine)
+    stats = engine.stats
+    assert stats.preemptions == stats.recomputed_after_failure == 0
+    found = sum(done.gpu_cached_tokens for done in engine.completed)
+    assert stats.cached_tokens == sum(done.cached_tokens for done in engine.completed) > 0
+    decoded = stats.output_tokens - stats.completed_requests
+    assert stats.cached_tokens + found + stats.computed_tokens - decoded == stats.input_tokens
