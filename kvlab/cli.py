@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ImportError as error:
         if args.debug:
             raise
-        print(f"kvlab {args.command}: {error.name} is not installed; see `kvlab doctor`", file=sys.stderr)
+        print(f"kvlab {args.command}: {_missing(error)}", file=sys.stderr)
         return 2
     except Exception as error:
         if args.debug:
@@ -216,6 +216,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _missing(error: ImportError) -> str:
+    """Which package is missing, and what brings it."""
+    if "pip install" in str(error):
+        return str(error)
+    extra = {"jinja2": "report", "plotly": "report", "distributed": "cluster"}.get(error.name or "")
+    remedy = f": pip install 'kvlab[{extra}]'" if extra else "; see `kvlab doctor`"
+    return f"{error.name} is not installed{remedy}"
 
 
 def _reproduce(args: argparse.Namespace, console: Console) -> int:

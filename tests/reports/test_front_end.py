@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Iterator
 from io import StringIO
@@ -20,6 +21,7 @@ from rich.console import Console
 import kvlab
 from kvlab import doctor
 from kvlab.lab.files import code_cells, notebooks_dir, read, source
+from kvlab.paths import data_dir, repo_dir
 
 PACKAGE = Path(kvlab.__file__).parent
 NOTEBOOKS = sorted(notebooks_dir().glob("*.ipynb"))
@@ -95,6 +97,7 @@ def test_b101_no_code_asks_for_a_figure_widget() -> None:
         ("numpy", "from kvlab.analysis import capacity_curve; capacity_curve([[1]])", "lab"),
         ("pandas", "from kvlab.analysis import replay; replay([[1]], 'lru', 1).to_frame()", "lab"),
         ("pandas", "from kvlab.analysis import capacity_curve; capacity_curve([[1]]).to_frame()", "lab"),
+        ("pandas", "from kvlab.analysis import admission_table; admission_table([[1]], 4).to_frame()", "lab"),
         ("tqdm", "from kvlab.lab import progress; list(progress([1], 'one'))", "lab"),
         ("line_profiler", "from kvlab.profiling import profile_lines; profile_lines(print, [print])", "lab"),
         ("nbclient", "from kvlab.lab.execute import execute; execute({}, '.')", "dev"),
@@ -106,6 +109,50 @@ def test_b101_a_missing_package_is_named_with_what_brings_it(module: str, code: 
     assert done.returncode == 1
     assert module in last
     assert f"pip install 'kvlab[{extra}]'" in last
+
+
+TRACE = str(data_dir() / "traces" / "qwen_bailian.jsonl")
+RECORDED = str(data_dir() / "recorded" / "reproduce-paper.json")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("numpy", ["replay", TRACE, "--curve"], "lab"),
+        ("tqdm", ["replay", TRACE, "--progress"], "lab"),
+        ("distributed", ["sweep", "--trace", TRACE, "--dask", "tcp://127.0.0.1:1"], "cluster"),
+        ("jinja2", ["show", RECORDED, "--html", os.devnull], "report"),
+        ("plotly", ["show", RECORDED, "--html", os.devnull], "report"),
+    ],
+)
+def test_b101_a_command_says_so_in_one_line(module: str, arguments: list[str], extra: str) -> None:
+    done = run_without(module, f"import sys\nfrom kvlab.cli import main\nsys.exit(main({arguments!r}))")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"{module} is not installed: pip install 'kvlab[{extra}]'" in line
+
+
+def test_b101_everything_that_is_imported_is_declared() -> None:
+    """By kvlab itself, or as part of a package that is: IPython comes with ipywidgets, nbformat with nbclient."""
+    root = repo_dir()
+    assert root is not None
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    declared = {re.split(r"[^\w-]", one)[0].replace("-", "_").lower() for one in requirements}
+    imported = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.split(".")[0])
+    brought = {"IPython": "ipywidgets", "nbformat": "nbclient", "PIL": "pillow", "psutil": "jupyterlab"}
+    others = imported - sys.stdlib_module_names - {"kvlab", "__future__"}
+    assert {"rich", "torch", "plotly"} <= others
+    assert [name for name in others if brought.get(name, name).lower() not in declared] == []
 
 
 # --- the doctor's cell ---
