@@ -61,7 +61,7 @@ def wall_arm(spec: ArmSpec) -> Iterator[tuple[Engine, TieringOffloadingManager, 
             for _ in range(spec.world_size)
         ]
         copies = make_workers(kv_caches, rows, device)
-        stack.callback(copies.shutdown)
+        stack.callback(copies.shutdown, wall.job_timeout_s)
         clock = WallClock()
         workers = WallWorkers(copies.workers, clock, job_timeout_s=wall.job_timeout_s)
         model = WallModel(

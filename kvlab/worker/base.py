@@ -38,9 +38,9 @@ class OffloadingHandler(ABC):
         """Jobs that ended since the last call, in the order of their submission, each once."""
 
     @abstractmethod
-    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
-        """Return when these jobs (unknown ones are skipped) have ended, or after so many seconds; whether they have
-        ended. They are still reported."""
+    def wait(self, job_ids: Collection[int] | None, timeout_s: float | None = None) -> bool:
+        """Return when these jobs (unknown ones are skipped, None: all) have ended, or after so many seconds; whether
+        they have ended. They are still reported."""
 
     @abstractmethod
     def cancel(self, job_id: int) -> bool:
@@ -77,7 +77,7 @@ class OffloadingWorker:
     def get_finished(self) -> list[TransferResult]:
         return [result for handler in self._handlers.values() for result in handler.get_finished()]
 
-    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
+    def wait(self, job_ids: Collection[int] | None, timeout_s: float | None = None) -> bool:
         """As the handlers'; `timeout_s` for all together."""
         deadline = None if timeout_s is None else perf_counter() + timeout_s
         return all(

@@ -119,8 +119,8 @@ class CopyHandler(OffloadingHandler):
             results.append(TransferResult(job.job_id, ok, job.num_bytes if ok else None, seconds, self.transfer_type))
         return results
 
-    def wait(self, job_ids: Collection[int], timeout_s: float | None = None) -> bool:
-        ends = [job.end for job in self._jobs if job.job_id in job_ids]
+    def wait(self, job_ids: Collection[int] | None, timeout_s: float | None = None) -> bool:
+        ends = [job.end for job in self._jobs if job_ids is None or job.job_id in job_ids]
         if timeout_s is None:
             for end in ends:
                 end.synchronize()
@@ -142,6 +142,5 @@ class CopyHandler(OffloadingHandler):
         return len(self._jobs)
 
     def shutdown(self) -> None:
-        for job in self._jobs:
-            job.end.synchronize()
+        self.wait(None)
         self._streams.shutdown()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter
 
 import torch
 
@@ -14,6 +16,8 @@ from kvlab.worker.copies import choose_copier
 from kvlab.worker.handler import CopyHandler
 from kvlab.worker.kv_caches import KVCaches, worker_part
 from kvlab.worker.streams import Streams, ThreadStreams
+
+log = logging.getLogger("kvlab.worker")
 
 
 @dataclass(slots=True)
@@ -25,8 +29,15 @@ class CopyWorkers:
     copier: str
     _undo: list[Callable[[], object]] = field(default_factory=list)
 
-    def shutdown(self) -> None:
-        """Wait for what runs, end threads, unpin. Again: nothing."""
+    def shutdown(self, timeout_s: float | None = None) -> None:
+        """Wait for what runs, end threads, unpin. Again: nothing. A copy that runs longer than `timeout_s` seconds is
+        left alone, with its thread and its pinned rows, and said so in the log."""
+        deadline = None if timeout_s is None else perf_counter() + timeout_s
+        for worker in self.workers:
+            # All are waited for before any is shut down: they share a thread.
+            if not worker.wait(None, None if deadline is None else max(0.0, deadline - perf_counter())):
+                log.warning("a copy has not ended within %g s of the shutdown: its rows stay pinned", timeout_s)
+                return
         for worker in self.workers:
             worker.shutdown()
         while self._undo:

@@ -58,9 +58,7 @@ def engine_with_everything(windowed: bool, prefix_caching: bool) -> Engine:
 
 
 @settings(max_examples=150)
-@given(
-    name=st.sampled_from(MANAGER_CALLS), at=st.integers(1, 60), windowed=st.booleans(), prefix_caching=st.booleans()
-)
+@given(name=st.sampled_from(MANAGER_CALLS), at=st.integers(1, 60), windowed=st.booleans(), prefix_caching=st.booleans())
 def test_a_manager_call_that_is_refused_once(name: str, at: int, windowed: bool, prefix_caching: bool) -> None:
     """A completion is raised about after its work: before it there would be nobody left to give the blocks back."""
     engine = engine_with_everything(windowed, prefix_caching)

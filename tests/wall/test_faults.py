@@ -219,6 +219,17 @@ def test_a_flush_waits_for_a_hung_copy_as_long_as_anybody_does(rigs: Any) -> Non
     check_nothing_held(rig.engine)
 
 
+def test_a_shutdown_leaves_a_copy_alone_that_does_not_end(rigs: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rig = rigs()
+    rig.engine.start()
+    go = step_until_loading(rig)
+    rig.copies.shutdown(0.1)
+    assert "a copy has not ended within 0.1 s of the shutdown" in caplog.text
+    go.set()
+    rig.copies.shutdown(20)
+    assert all(worker.num_in_flight == len(worker.get_finished()) for worker in rig.copies.workers)
+
+
 def test_stores_that_must_be_flushed_end_before_loads_begin() -> None:
     """A load may be given the very blocks that a store of a preempted request still reads."""
     calls: list[tuple[str, Any]] = []
