@@ -188,6 +188,7 @@ def make_result(kind: str, experiment: Experiment, outcome: Outcome, plan: wall.
         *experiment.notes(),
         *(f"arm {name} gave no result: {message.splitlines()[0]}" for name, message in outcome.errors.items()),
     ]
+    notes += wall.trouble_notes(outcome.arms) if plan is not None else []
     notes += contention_notes(experiment.config, outcome.arms)
     if outcome.interrupted:
         notes.append("Interrupted: the arms end where they were.")

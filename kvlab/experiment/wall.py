@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvlab.config import TierConfig
     from kvlab.device import Device
     from kvlab.experiment.arm import ArmSpec
+    from kvlab.results import ArmResult
 
 DEFAULT_SCALE = {"cuda": "paper", "cpu": "tiny"}
 DEFAULT_MINUTES = {"cuda": 5.0, "cpu": 0.5}
@@ -207,3 +208,30 @@ def _require_disk(wall: WallSpec, seconds: float) -> None:
             key="root_dir",
             value=str(folder),
         )
+
+
+_TROUBLE = {
+    "writes_failed": "blocks could not be written",
+    "reads_failed": "blocks could not be read",
+    "writes_skipped": "blocks were not written because too much was queued",
+    "jobs_timed_out": "jobs of the tier ran out of time",
+    "files_quarantined": "files had wrong bytes",
+    "bad_files_removed": "files were cut off or too long",
+    "copy_jobs_given_up": "copies were given up",
+    "copy_reports_refused": "reports of copies came twice or for nothing",
+}
+
+
+def trouble_notes(arms: Iterable[ArmResult]) -> list[str]:
+    """A line for each arm whose disk or copies went wrong: its rates are not those of a healthy one."""
+    notes = []
+    for arm in arms:
+        found = dict.fromkeys(_TROUBLE, 0)
+        for key, count in arm.counts.items():
+            name = key.partition("_")[2] if key.startswith("tier") else key
+            if name in found:
+                found[name] += count
+        if any(found.values()):
+            what = ", ".join(f"{count:,} {_TROUBLE[name]}" for name, count in found.items() if count)
+            notes.append(f"Arm {arm.name}: {what}. Its requests computed instead; no wrong block was served.")
+    return notes

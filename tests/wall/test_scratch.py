@@ -16,6 +16,7 @@ import pytest
 from kvlab.cli import main
 from kvlab.experiment import scratch
 from kvlab.experiment.scratch import PREFIX, is_running, remove_leftovers, scratch_folder
+from kvlab.tiering.region import default_directory
 
 REPRODUCE = ["reproduce", "--clock", "wall", "--device", "cpu", "--scale", "tiny"]
 _HOLDS = """
@@ -51,22 +52,21 @@ def test_a_killed_run_leaves_files_that_the_next_run_removes(
     command = [sys.executable, "-m", "kvlab", *REPRODUCE, "--minutes", "0.5", *places]
     with (tmp_path / "output").open("w") as output, subprocess.Popen(command, stdout=output, stderr=output) as run:
         deadline = monotonic() + 60
-        while not list(files.glob("*/*_r0/*/*/*.bin")):
+        while not (found := list(files.glob("*/*_r0/*/*/*.bin"))):
             assert run.poll() is None and monotonic() < deadline, (tmp_path / "output").read_text()
             sleep(0.05)
+        (folder,) = files.iterdir()
+        arm, _ = scratch._owner(folder)
+        # First the one that would begin the next arm.
+        run.send_signal(signal.SIGSTOP)
+        os.kill(arm, signal.SIGKILL)
         run.send_signal(signal.SIGKILL)
-    assert len(folders(files)) == 1
+    assert found[0].exists() and folders(files) == {folder.name}
     (files / "somebody.else").write_text("stays")
     assert main([*REPRODUCE, "--minutes", "0.02", *places]) == 0
     assert folders(files) == {"somebody.else"}
-    for left in scratch_regions():
-        assert f"_{run.pid}" not in left
-
-
-def scratch_regions() -> list[str]:
-    from kvlab.tiering.region import default_directory
-
-    return [path.name for path in default_directory().glob("kvlab_region_run_*")]
+    # The rows of its CPU tier as well.
+    assert not list(default_directory().glob(f"kvlab_region_run_{arm}"))
 
 
 def test_folders_of_the_living_stay_and_go_with_them(tmp_path: Path) -> None:
