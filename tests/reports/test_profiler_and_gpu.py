@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from functools import wraps
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 from IPython.core.inputtransformer2 import TransformerManager
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from rich.console import Console
 
 import kvlab
@@ -130,6 +134,7 @@ def test_b112_one_call_profiles_a_policy_without_a_notebook() -> None:
 
 WITHOUT_TORCH = """
 import sys
+import tomllib
 sys.modules["torch"] = None
 from kvlab.cli import main
 from kvlab.device import DeviceError, describe_machine, pick_device
@@ -236,3 +241,27 @@ def test_b118_the_environment_file_ties_nobody_to_a_month_or_a_platform() -> Non
         assert re.fullmatch(r"[a-z]+", name)
         assert re.fullmatch(r"([<>]=?[\d.]+)(,[<>]=?[\d.]+)*", bounds), f"{entry}: a range, no build string, no pin"
     assert "prefix" not in environment
+
+
+def test_b118_the_ranges_agree_with_each_other_and_with_what_is_installed() -> None:
+    """A solve needs a network; but this environment is one, and every range must admit it."""
+    root = repo_dir()
+    assert root is not None
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    environment = yaml.safe_load((root / "environment.yml").read_text(encoding="utf-8"))
+    (python,) = [entry for entry in environment["dependencies"] if str(entry).startswith("python ")]
+    for version in ("3.11.0", "3.12.4", "3.13.9"):
+        assert SpecifierSet(project["requires-python"]).contains(version)
+        assert SpecifierSet(python.removeprefix("python ")).contains(version)
+    assert not SpecifierSet(project["requires-python"]).contains("3.10.9")
+    assert not SpecifierSet(python.removeprefix("python ")).contains("3.10.9")
+    written = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    seen = 0
+    for requirement in map(Requirement, written):
+        try:
+            found = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            continue
+        seen += requirement.name != "kvlab"
+        assert requirement.specifier.contains(found, prereleases=True), f"{requirement}: {found} is installed"
+    assert seen > 5
