@@ -215,6 +215,7 @@ _TROUBLE = {
     "reads_failed": "blocks could not be read",
     "writes_skipped": "blocks were not written because too much was queued",
     "jobs_timed_out": "jobs of the tier ran out of time",
+    "lookups_timed_out": "blocks were not found in time",
     "files_quarantined": "files had wrong bytes",
     "bad_files_removed": "files were cut off or too long",
     "copy_jobs_given_up": "copies were given up",

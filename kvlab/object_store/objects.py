@@ -110,11 +110,17 @@ class ObjectMover(BlockMover):
         if self._store.can_cancel:
             answers = self._store.run(self._ask, paths)
         else:
-            answers = [self._store.call("exists", path) for path in paths]
+            answers = [self._ask_one(path) for path in paths]
         for path, answer in zip(paths, answers, strict=True):
             if isinstance(answer, Exception):
                 self._record.problem("lookup", path, answer)
         return [answer is True for answer in answers]
+
+    def _ask_one(self, path: str) -> Any:
+        try:
+            return self._store.call("exists", path)
+        except Exception as error:  # each store has its own
+            return error
 
     async def _ask(self, paths: Sequence[str]) -> list[Any]:
         gate = asyncio.Semaphore(ASKED_AT_ONCE)

@@ -229,6 +229,28 @@ def test_any_call_of_a_read_fails_and_the_file_stays(made: Rig, call: str, code:
     assert_others_go_on(made)
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_an_existence_check_that_fails_is_a_miss_and_said(made: Rig, code: int) -> None:
+    with fail_calls("stat", Fault(at=3, times=2, code=code, below=made.tier.mapper.block_dir)):
+        assert made.serve(TEN, ReqContext("first")) == 3
+    assert_named(made, 3, os.strerror(code))
+    assert_named(made, 4, os.strerror(code))
+    assert made.serve(TEN, ReqContext("again")) == 10
+    assert_others_go_on(made)
+
+
+def test_existence_checks_that_fail_as_a_whole_are_misses_and_said(made: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> str:
+        raise RuntimeError("no path today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(made.tier.mapper, "path", broken)
+        assert made.serve(TEN, ReqContext("first")) == 0
+    wanted = f"lookup {made.tier.mapper.root_dir} (10 blocks): no path today"
+    assert wanted in made.tier.problems
+    assert_others_go_on(made)
+
+
 def test_report_b45_a_full_disk_is_one_warning_not_one_a_block(made: Rig, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "kvlab.fs"), fail_calls("pwritev", Fault(0, times=100, code=errno.ENOSPC)):
         made.store(keys([51, 52, 53, 54]))

@@ -157,6 +157,7 @@ def test_a_disk_that_hangs_in_existence_checks_is_a_miss(tmp_path: Path, monkeyp
         made.forget_cpu()
         disk = HungDisk(monkeypatch, "stat")
         assert made.serve(keys([1]), ReqContext("first")) == 0
+        assert made.tier.stats.lookups_timed_out == 1
         disk.release()
         assert made.serve(keys([1]), ReqContext("second")) == 1
         made.assert_sound()

@@ -16,7 +16,7 @@ ENGINE = TESTS / "wall" / "test_faults.py"
 #: All of whose tests are about faults.
 COMPLETE = (
     "faults/test_files.py", "faults/test_processes.py", "object_store/test_faults.py", "object_store/test_refusals.py",
-    "wall/test_faults.py", "wall/test_disk_faults.py",
+    "wall/test_disk_faults.py",
 )  # fmt: skip
 WANTED = (
     "disk full", "short write", "short read", "truncated file", "flipped bits", "missing file", "foreign files",

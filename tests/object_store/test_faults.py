@@ -154,6 +154,7 @@ def test_lookups_of_a_server_that_hangs_are_misses(own_server: S3Server) -> None
         made.store([key(1)])
         own_server.stop()
         assert verdict(made.tier, key(1)) is MISS
+        assert made.tier.stats.lookups_timed_out == 1
         own_server.go_on()
         made.tier.on_request_finished(CTX)
         wait_until(lambda: _asked_again(made.tier) is LookupResult.HIT, "the server is not asked again")

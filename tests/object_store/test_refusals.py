@@ -106,6 +106,29 @@ def test_a_read_that_is_refused_after_the_check_is_a_miss(server: S3Server, wire
         assert made.load(keys([1, 2]), first_slot=4).success
 
 
+@pytest.mark.parametrize("place", ["memory", "file"], indirect=True)
+def test_a_store_that_cannot_be_asked_one_thing_answers_the_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig(place, num_blocks=12) as made:
+        assert made.store(TEN)
+        made.forget_cpu()
+        store, wrong = Outside(made.tier).store, made.tier.mapper.path(key(4))
+        exists = store.exists
+
+        def ask(path: str, **options: Any) -> bool:
+            if path == wrong:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return bool(exists(path, **options))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "exists", ask)
+            assert made.serve(TEN, ReqContext("first")) == 4
+        assert_named(made, 4, os.strerror(errno.EACCES))
+        assert made.serve(TEN, ReqContext("again")) == 10
+        assert_others_go_on(made)
+
+
 # --- lost and foreign ---
 
 

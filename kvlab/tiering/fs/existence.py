@@ -38,6 +38,8 @@ class AsyncVerdicts(BatchedVerdicts):
         self._posted: dict[int, tuple[float, list[OffloadKey]]] = {}
         self._probed_by: dict[OffloadKey, int] = {}
         self._batches = 0
+        #: Keys that counted as misses because no answer came in time.
+        self.keys_given_up = 0
         self._work = threading.Condition()
         self._queue: deque[tuple[int, list[OffloadKey]]] = deque()
         self._answers: deque[tuple[int, list[bool] | None]] = deque()
@@ -70,6 +72,7 @@ class AsyncVerdicts(BatchedVerdicts):
         if self._timeout_s is not None:
             overdue = monotonic() - self._timeout_s
             for number in [number for number, (posted_s, _) in self._posted.items() if posted_s < overdue]:
+                self.keys_given_up += len(self._posted[number][1])
                 self._settle(number, None)
 
     def written(self, keys: Iterable[OffloadKey]) -> None:

@@ -157,8 +157,18 @@ class BlockMover:
             self._jobs.block_ended(job, key, success)
 
     def exist(self, keys: Sequence[OffloadKey]) -> list[bool]:
-        """One answer a key."""
-        return [os.path.exists(self._mapper.path(key)) for key in keys]
+        """One answer a key; a file that cannot be asked about counts as missing."""
+        return [self._exists(self._mapper.path(key)) for key in keys]
+
+    def _exists(self, path: str) -> bool:
+        try:
+            os.stat(path)
+            return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            self._record.problem("lookup", path, error)
+            return False
 
     def close(self) -> None:
         if self._shared is not None:

@@ -33,6 +33,7 @@ class FileTierStats:
     write_s: float = 0.0
     read_s: float = 0.0
     jobs_timed_out: int = 0
+    lookups_timed_out: int = 0
     files_quarantined: int = 0
     bad_files_removed: int = 0
     temp_files_removed: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvlab.base import LookupResult, OffloadKey, ReqContext, RequestOffloadingContext
@@ -59,8 +59,16 @@ class ThreadedTier(SecondaryTierManager):
         """`where`: names the store in messages."""
         self._mover, self._where = mover, where
         name = f"kvlab-{self.tier_type}"
-        self._verdicts = AsyncVerdicts(mover.exist, self._jobs.notify, self._timeout_s, name)
+        self._verdicts = AsyncVerdicts(self._exist, self._jobs.notify, self._timeout_s, name)
         self._threads = ReadWriteThreads(n_read_threads, n_write_threads, name)
+
+    def _exist(self, keys: Sequence[OffloadKey]) -> list[bool]:
+        """On the thread of the existence checks. What fails as a whole is a batch of misses, and said."""
+        try:
+            return self._mover.exist(keys)
+        except Exception as error:
+            self._record.problem("lookup", f"{self._where} ({len(keys):,} blocks)", error)
+            raise
 
     # --- the contract, on the scheduler's thread ---
 
@@ -142,6 +150,7 @@ class ThreadedTier(SecondaryTierManager):
     @property
     def stats(self) -> FileTierStats:
         self._record.stats.jobs_timed_out = self._jobs.timed_out
+        self._record.stats.lookups_timed_out = self._verdicts.keys_given_up
         return self._record.stats
 
     @property
