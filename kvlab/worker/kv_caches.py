@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch
 
 WORD_BYTES = 8
@@ -90,8 +91,9 @@ def page_views(part: torch.Tensor, page_bytes: Sequence[int], block_size_factor:
 
 
 def rows_of(buffer: memoryview | bytearray, num_blocks: int, row_bytes: int) -> torch.Tensor:
-    """The CPU tier's rows, int8 of (blocks, row bytes), over a writable buffer."""
-    return torch.frombuffer(buffer, dtype=torch.int8, count=num_blocks * row_bytes).view(num_blocks, row_bytes)
+    """The CPU tier's rows, int8 of (blocks, row bytes), over a writable buffer, which cannot be unmapped while they
+    live: `torch.frombuffer` would let it go, and a copy still under way would write to nowhere."""
+    return torch.from_numpy(numpy.frombuffer(buffer, numpy.int8, num_blocks * row_bytes)).view(num_blocks, row_bytes)
 
 
 def as_words(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -7,8 +7,11 @@ block) and `check_nothing_held`.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,8 +20,11 @@ import pytest
 
 from kvlab.base import TransferResult
 from kvlab.connector import OffloadingConnectorMetadata
+from kvlab.device import Device
 from kvlab.engine import RequestStatus
 from kvlab.engine.wall import WallClock, WallWorkers, WorkerHungError
+from kvlab.experiment import ExperimentConfig, resolve, run_arm
+from kvlab.experiment.wall import on_wall_clock
 from kvlab.worker import SliceCopies
 from tests.engine.rig import check_nothing_held, drain, primary, spec, step_until
 from tests.engine.test_workers import job
@@ -299,3 +305,47 @@ def test_everything_pinned_refuses_stores_and_promotions_and_recovers(rigs: Any)
     tier.hold = False
     drain(engine)
     check_nothing_held(engine)
+
+
+def test_a_run_with_a_copy_that_hangs_ends_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the step: closing the arm must not wait for it either."""
+    experiment, _ = on_wall_clock(
+        resolve(ExperimentConfig(scale="tiny")), Device("cpu", "cpu", "test"), minutes=10, root_dir=tmp_path,
+        block_bytes=4096,
+    )  # fmt: skip
+    arm = experiment.arms[1]
+    assert arm.wall is not None
+    arm = replace(arm, num_cpu_blocks=400, wall=replace(arm.wall, job_timeout_s=0.3))
+    go, real = threading.Event(), SliceCopies.copy
+    hung: list[bool] = []
+
+    def copy(self: SliceCopies, *arguments: Any) -> None:
+        if not hung:
+            hung.append(True)
+            go.wait(60)
+        real(self, *arguments)
+
+    monkeypatch.setattr(SliceCopies, "copy", copy)
+    started = time.monotonic()
+    try:
+        with pytest.raises(WorkerHungError, match="copy job 0 has been running for"):
+            run_arm(arm)
+        assert time.monotonic() - started < 30
+    finally:
+        go.set()
+
+
+def test_rows_that_somebody_still_holds_stay_mapped() -> None:
+    """In a process of its own: it would die of it."""
+    script = """
+import os
+from kvlab.tiering.region import SharedRegion
+from kvlab.worker import rows_of
+region = SharedRegion.create(f"test_{os.getpid()}_held", 4, 4096, 1)
+rows = rows_of(region.buffer, 4, region.row_bytes)
+region.close()
+rows[2] = 3
+assert int(rows.sum()) == 3 * 4096
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
