@@ -81,7 +81,7 @@ TIER_OPTIONS: tuple[TierOption, ...] = (
         "tenants of one disk share no block, and each has a max_bytes of its own", "none: files stand in root_dir",
     ),
     TierOption(
-        "max_bytes", (FILES,), _read_size, "bytes that all files together may have",
+        "max_bytes", (FILES,), _read_size, "bytes that all files together may have (quarantine comes on top)",
         "the least recently used files are removed, so that the disk never fills", "no limit: files are never removed",
         scales=True,
     ),

@@ -36,9 +36,9 @@ class FileSystemTier(ThreadedTier):
     kvlab's own, off by default unless it says otherwise:
     * `namespace`: a folder of this name below `root_dir` holds everything, `max_bytes` included: tenants of one disk
       neither share blocks nor push each other's out. A name, no path.
-    * `max_bytes`: least recently used files are removed so that all files never exceed it. At least one file. Processes
-      that share the directory see each other's files by reading it again after every tenth of its files written, so
-      together they may exceed it by about that much for a while.
+    * `max_bytes`: least recently used files are removed so that all files never exceed it (those in quarantine come on
+      top). At least one file. Processes that share the directory see each other's files by reading it again after every
+      tenth of its files written, so together they may exceed it by about that much for a while.
     * `checksum`: a page with a checksum follows each row; a file that fails is moved to `quarantine` (the last 8 are
       kept) and its block is a miss. Such files have a directory of their own.
     * `max_queued_write_bytes`: blocks offered beyond it are not written, and counted; reads are never refused.
