@@ -53,9 +53,9 @@ def model(tokens: int, evictions: int, pinned_ahead: int, fixed: float, rate: fl
 
 def test_the_scheduler_overtakes_where_the_walks_last_as_long_as_the_gpu() -> None:
     # GPU: 1 s. 1,000 evictions of 100 ns a look: 10,000 looks each, all of 10,000 / 512 / 0.9 GiB = 21.7: below 25.
-    title = overtaking(model, 1000, tokens=100, gpu_step_s=0.0, gpu_rate=100.0).layout.title.text
+    title = overtaking(model, 1000, tokens=100, gpu_step_s=0.0, gpu_rate=100.0, ns=100.0).layout.title.text
     assert "from about 25 GiB" in title
     # 100 evictions: ten times the size, 217 GiB; the curve is drawn through points a factor of 1.41 apart.
-    title = overtaking(model, 100, tokens=100, gpu_step_s=0.0, gpu_rate=100.0).layout.title.text
+    title = overtaking(model, 100, tokens=100, gpu_step_s=0.0, gpu_rate=100.0, ns=100.0).layout.title.text
     assert "from about 217 GiB" in title
-    assert "the GPU is the slower one" in overtaking(model, 0).layout.title.text
+    assert "the GPU is the slower one" in overtaking(model, 0, gpu_rate=13_400.0, ns=100.0).layout.title.text
