@@ -12,6 +12,7 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from kvlab.exercises import registry
+from kvlab.lab.compare import counted
 from kvlab.lab.execute import TIMEOUT_S, NotebookFailed, execute
 from kvlab.lab.files import PLOTLY, PNG, WIDGET, code_cells, notebooks_dir, outputs, problems, read, source, tags
 from kvlab.paths import repo_dir
@@ -146,3 +147,23 @@ def test_b108_next_to_each_widget_there_is_a_picture_and_a_text(path: Path) -> N
 def test_b108_there_are_widgets_to_see() -> None:
     called = [calls_in(source(cell)) & WIDGETS for path in NOTEBOOKS for cell in code_cells(read(path))]
     assert sum(bool(found) for found in called) >= 4
+
+
+# --- NB-STATE: what a first run leaves behind ---
+
+# The Chinese one has the cells of 00; 08 copies for half a minute, twice.
+TWICE = [path for path in NOTEBOOKS if not path.stem.endswith(".zh") and not path.stem.startswith("08")]
+
+
+@pytest.mark.notebooks
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TWICE, ids=lambda path: path.stem)
+def test_run_all_a_second_time_in_the_same_kernel_shows_the_same(path: Path) -> None:
+    notebook = read(path)
+    again = copy.deepcopy(notebook["cells"])
+    for cell in again:
+        cell["id"] += "-again"
+    notebook["cells"] += again
+    shown = list(counted(execute(notebook, path.parent)))
+    assert len(shown) >= 10
+    assert shown[: len(shown) // 2] == shown[len(shown) // 2 :]
