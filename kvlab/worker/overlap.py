@@ -3,7 +3,7 @@ and the exercise `overlap` are made of.
 
 Notes:
 * Spans are seconds since the loop began. Copies are timed by the events around them, computations by the caller's
-  clock; on CUDA the two clocks are set equal once, at the start, to within some microseconds.
+  clock. On the CPU that is one clock; on CUDA the two are set equal once, at the start, to within some microseconds.
 * Stores of a step are copied while the next step computes. Every third step needs a load and waits for it first, as
   the only running request would.
 """
@@ -24,7 +24,7 @@ from kvlab.worker.base import TransferSpec
 from kvlab.worker.copies import choose_copier
 from kvlab.worker.handler import CopyHandler
 from kvlab.worker.kv_caches import KVCaches, rows_of
-from kvlab.worker.streams import Streams, ThreadStreams
+from kvlab.worker.streams import Streams, ThreadEvent, ThreadStreams
 
 Span = tuple[float, float]
 NUM_TENSORS = 8
@@ -77,7 +77,8 @@ def record_spans(
     try:
         base = streams.take().record_event()
         base.synchronize()
-        zero = perf_counter()
+        # A thread's event carries the caller's clock; who is woken late by it must not begin to count late.
+        zero = base.at if isinstance(base, ThreadEvent) else perf_counter()
         for step in range(steps):
             if step % 3 == 2:
                 loads.transfer_async(step, _spec(blocks, to_gpu=True))

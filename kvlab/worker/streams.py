@@ -42,7 +42,7 @@ class Streams(Protocol):
     def shutdown(self) -> None: ...
 
 
-class _ThreadEvent:
+class ThreadEvent:
     """Set by the thread; `at` is its perf_counter."""
 
     __slots__ = ("_set", "at")
@@ -61,7 +61,7 @@ class _ThreadEvent:
     def synchronize(self) -> None:
         self._set.wait()
 
-    def seconds_since(self, earlier: _ThreadEvent) -> float:
+    def seconds_since(self, earlier: ThreadEvent) -> float:
         return self.at - earlier.at
 
 
@@ -71,14 +71,14 @@ class _ThreadStream:
     def __init__(self, put: Callable[[Callable[[], None]], None]) -> None:
         self._put = put
 
-    def wait_event(self, event: _ThreadEvent) -> None:
+    def wait_event(self, event: ThreadEvent) -> None:
         self._put(event.synchronize)
 
     def enqueue(self, work: Callable[[], None]) -> None:
         self._put(work)
 
-    def record_event(self) -> _ThreadEvent:
-        event = _ThreadEvent()
+    def record_event(self) -> ThreadEvent:
+        event = ThreadEvent()
         self._put(event.fire)
         return event
 
@@ -98,8 +98,8 @@ class ThreadStreams:
     def give_back(self, stream: _ThreadStream) -> None:
         return
 
-    def compute_event(self) -> _ThreadEvent:
-        event = _ThreadEvent()
+    def compute_event(self) -> ThreadEvent:
+        event = ThreadEvent()
         event.fire()
         return event
 
