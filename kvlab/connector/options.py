@@ -28,7 +28,7 @@ class ConnectorOptions:
     """`max_deferred_walks`: lookups of a request in a row that end in "ask again", after which it takes what is ready
     and computes the rest; None: no limit. `hold_refused_offers`: a refused store is not offered again before a block
     of the CPU tier has become idle or free. `reoffer_at_prompt_end`: in the step that ends a prompt all its blocks are
-    offered once more. ValueError for a limit below 1."""
+    offered once more. ValueError for any other value."""
 
     max_deferred_walks: int | None = None
     hold_refused_offers: bool = False
@@ -37,6 +37,9 @@ class ConnectorOptions:
     def __post_init__(self) -> None:
         if self.max_deferred_walks is not None:
             checked_int("max_deferred_walks", self.max_deferred_walks, at_least=1)
+        for name in ("hold_refused_offers", "reoffer_at_prompt_end"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
 
 
 class Looks(Protocol):

@@ -281,3 +281,10 @@ def test_b32_held_back_offers_change_the_calls_and_nothing_else(steps: list[str]
 def test_b38_a_limit_that_makes_no_sense(bad: object) -> None:
     with pytest.raises(ValueError, match="max_deferred_walks must be an int >= 1"):
         ConnectorOptions(max_deferred_walks=bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["hold_refused_offers", "reoffer_at_prompt_end"])
+@pytest.mark.parametrize("bad", [1, 0, "yes", None])
+def test_a_switch_that_is_no_switch(name: str, bad: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be True or False, got"):
+        ConnectorOptions(**{name: bad})  # type: ignore[arg-type]
