@@ -84,7 +84,7 @@ def replay(
     if front_to_back and order != "prefix-protected":
         raise ValueError(f"front_to_back belongs to order 'prefix-protected', not to {order!r}")
     cache = make_replay_policy(policy, capacity, policy_options)
-    requests = Counted(_requests(trace))
+    requests = Counted(requests_with_ids(trace))
     source: Iterable[AnyRequest] = requests
     turned = order == "prefix-protected" and not front_to_back
     if cache.needs_future:
@@ -103,15 +103,21 @@ def _by_request(cache: ReplayPolicy, requests: Iterable[AnyRequest], order: str,
     """Hits, and how far the cache was ever beyond its capacity after a request."""
     hits = overshoot = 0
     for request in requests:
-        ids = ids_of(request)
-        hits += leading_run(cache, ids)
-        cache.start_request(ids, getattr(request, "session_id", None), getattr(request, "timestamp_s", None))
-        if order == "prefix":
-            cache.access(ids)
-        else:
-            cache.access_request(ids[::-1] if turned else ids)
-            overshoot = max(overshoot, len(cache) - cache.capacity)
+        hits += serve(cache, request, order, turned)
+        overshoot = max(overshoot, len(cache) - cache.capacity)
     return hits, overshoot
+
+
+def serve(cache: ReplayPolicy, request: AnyRequest, order: str, turned: bool) -> int:
+    """One request through the cache, by `prefix` or `prefix-protected` (`turned`: back to front). Its hits."""
+    ids = ids_of(request)
+    hits = leading_run(cache, ids)
+    cache.start_request(ids, getattr(request, "session_id", None), getattr(request, "timestamp_s", None))
+    if order == "prefix":
+        cache.access(ids)
+    else:
+        cache.access_request(ids[::-1] if turned else ids)
+    return hits
 
 
 def leading_run(cache: ReplayPolicy, ids: Sequence[int]) -> int:
@@ -132,7 +138,7 @@ def compare(
     for policy in policies:
         for capacity in capacities:
             make_replay_policy(policy, capacity)
-    requests = list(_requests(trace))
+    requests = list(requests_with_ids(trace))
     return [replay(requests, policy, capacity, order) for policy in policies for capacity in capacities]
 
 
@@ -166,10 +172,11 @@ def ids_of(request: AnyRequest) -> Sequence[int]:
 
 def block_ids(trace: Any) -> Iterator[Sequence[int]]:
     """The ids of each request. Raises ValueError if the trace has none (arrivals and lengths only)."""
-    return map(ids_of, _requests(trace))
+    return map(ids_of, requests_with_ids(trace))
 
 
-def _requests(trace: Any) -> Iterator[AnyRequest]:
+def requests_with_ids(trace: Any) -> Iterator[AnyRequest]:
+    """What `replay` takes, request by request. Raises ValueError if it has no block ids."""
     if isinstance(trace, str | os.PathLike):
         trace = load(trace)
     if isinstance(trace, Trace) and not trace.has_ids:

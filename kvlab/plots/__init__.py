@@ -1,4 +1,4 @@
-"""Figures, from Results and from the measurements of `kvlab.profiling`. The one place that imports plotly.
+"""Figures, from Results, from traces and from the measurements of `kvlab.profiling`. The one place that imports plotly.
 
 Those of a Result take (result, recorded=False) and give a `plotly.graph_objects.Figure` whose title states what was
 found in *this* result; `recorded=True` makes the caption say so.
@@ -16,11 +16,14 @@ import plotly.graph_objects as go
 
 from kvlab.plots.diagrams import course_map, state_diagram
 from kvlab.plots.flow import tier_flow
+from kvlab.plots.found import hits_by_session, hits_by_turn, unreachable_share
+from kvlab.plots.hit_rates import hits_by_capacity, hits_by_gib
 from kvlab.plots.images import write_pngs
 from kvlab.plots.looks import calls_and_looks
 from kvlab.plots.objects import bytes_stacked, measured_here, nanoseconds, profiler_toll, victim_seconds
 from kvlab.plots.orders import order_grid
 from kvlab.plots.over_time import block_states, ratio_by_length, token_rate, tokens_so_far, windowed_rate
+from kvlab.plots.reuse_times import pauses_and_lives, reuse_distances
 from kvlab.plots.scans import counted_work, guard_savings, inspected_by_pinned, who_pays
 from kvlab.plots.strip import cache_strip
 from kvlab.plots.style import (
@@ -78,14 +81,20 @@ __all__ = [
     "finish",
     "gpu_speed",
     "guard_savings",
+    "hits_by_capacity",
+    "hits_by_gib",
+    "hits_by_session",
+    "hits_by_turn",
     "inspected_by_pinned",
     "label_end",
     "measured_here",
     "nanoseconds",
     "order_grid",
+    "pauses_and_lives",
     "profiler_toll",
     "provenance",
     "ratio_by_length",
+    "reuse_distances",
     "scheduler_seconds",
     "state_diagram",
     "step_time",
@@ -95,6 +104,7 @@ __all__ = [
     "tier_scale",
     "token_rate",
     "tokens_so_far",
+    "unreachable_share",
     "victim_seconds",
     "who_pays",
     "windowed_rate",
