@@ -8,7 +8,7 @@ from typing import Any
 from kvlab.base import OffloadingStateError
 from kvlab.exercises.exercise import Exercise, Wrong
 from kvlab.exercises.report import Failed, Picture, Score, require
-from kvlab.exercises.traffic import CTX, to_keys, to_numbers
+from kvlab.exercises.traffic import CTX, in_numbers, to_keys, to_numbers
 from kvlab.manager import CPUOffloadingManager
 
 SLOTS, MOST_CALLS = 3, 6
@@ -25,7 +25,8 @@ def victims_of(policy: str, traffic: Sequence[Any]) -> list[int]:
         try:
             output = getattr(manager, name)(to_keys(blocks), CTX)
         except OffloadingStateError as error:
-            raise Failed(called, str(error), "a call that the manager accepts", "the order of the calls") from None
+            said = in_numbers(str(error), blocks)
+            raise Failed(called, said, "a call that the manager accepts", "the order of the calls") from None
         if name == "prepare_store" and output is None:
             raise Failed(
                 called, "None: refused", "a store that is accepted", f"{SLOTS} slots, and who may go"
@@ -90,7 +91,7 @@ def case_victims_differ(disagree: Any) -> None:
 
 
 def scores(disagree: Any, reference: Any) -> Sequence[Score]:
-    return [Score("calls (the shortest there is has 3)", len(disagree()), len(reference()))]
+    return [Score("calls (fewer is better)", len(disagree()), len(reference()))]
 
 
 def picture(disagree: Any) -> Picture:
@@ -111,7 +112,7 @@ EXERCISE = Exercise(
     task="The list changed not only the cost but the victims. Find traffic, as short as you can, that shows it.",
     teaches="what counts as a use in each of the two orders.",
     does_not_teach="which order serves users better: that depends on the traffic.",
-    stretch="three calls are enough. And can you find traffic where it is the head of a prefix that goes first?",
+    stretch="can you do with fewer calls? And can you find traffic where it is the head of a prefix that goes first?",
     hints=(
         "Somebody must be evicted: fill the 3 slots and store a fourth block.",
         "The scan's order is set by prepare_store and touch. The list's by the moment a block becomes idle: "

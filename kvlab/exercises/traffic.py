@@ -32,6 +32,13 @@ def to_numbers(keys: Iterable[OffloadKey]) -> list[int]:
     return [to_number(key) for key in keys]
 
 
+def in_numbers(message: str, numbers: Iterable[int]) -> str:
+    """A manager's message with the numbers that a learner wrote in place of the keys made of them."""
+    for number in numbers:
+        message = message.replace(repr(to_key(number)), str(number))
+    return message
+
+
 def store(manager: CPUOffloadingManager, *numbers: int) -> list[int] | None:
     """Store and complete; the victims, or None if refused."""
     output = manager.prepare_store(to_keys(numbers), CTX)

@@ -23,6 +23,9 @@ class CallsOnly:
         for name in _CALLS:
             setattr(self, name, getattr(manager, name))
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"manager.{name} is not to be used here, only: {', '.join(_CALLS)}")
+
 
 def built(answer: Any, num_blocks: int, policy: str = "full_scan_lru") -> CPUOffloadingManager:
     manager = CPUOffloadingManager(num_blocks, policy)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvlab.config import ConfigError
 from kvlab.grading import Limits, Row, collect, grade, write_csv, write_html
-from kvlab.grading.sandbox import MIB
+from kvlab.grading.sandbox import LEAST_MEMORY, MIB
 from kvlab.grading.table import print_table
 from kvlab.results.environment import usable_cores
 
@@ -23,6 +23,8 @@ def main(args: argparse.Namespace, console: Console) -> int:
         if target and not Path(target).absolute().parent.is_dir():
             raise ConfigError(f"{target}: there is no folder to write it into")
     try:
+        if args.memory_mib < LEAST_MEMORY // MIB:
+            raise ValueError(f"--memory-mib must be at least {LEAST_MEMORY // MIB}, got {args.memory_mib}")
         limits = Limits(args.seconds, args.memory_mib * MIB, max(1, usable_cores()))
         hand_ins = collect(args.path)
     except ValueError as error:

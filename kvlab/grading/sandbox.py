@@ -21,6 +21,7 @@ from kvlab.exercises import get_exercise
 from kvlab.grading.handins import HandIn
 
 MIB = 2**20
+LEAST_MEMORY = 256 * MIB
 _LONGEST_REPORT = 100_000
 
 
@@ -43,8 +44,8 @@ class Limits:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise ValueError(f"seconds must be above 0, got {self.seconds!r}")
-        if self.memory_bytes < 256 * MIB:
-            raise ValueError(f"memory_bytes must be at least {256 * MIB:,} (256 MiB), got {self.memory_bytes!r}")
+        if self.memory_bytes < LEAST_MEMORY:
+            raise ValueError(f"memory_bytes must be at least {LEAST_MEMORY:,}, got {self.memory_bytes!r}")
         if self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers!r}")
 

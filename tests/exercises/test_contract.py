@@ -6,6 +6,7 @@ import ast
 import inspect
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,24 @@ def test_no_shorter_traffic_makes_the_two_lrus_disagree() -> None:
         tried += 1
     assert tried > 1_000
     assert len(get_exercise("disagree").reference()) == 3
+
+
+def test_a_call_that_is_not_allowed_names_those_that_are() -> None:
+    report = repr(check("worst-state", lambda manager, keys, request: manager.evict(1)))
+    assert "manager.evict is not to be used here, only: lookup, prepare_store, complete_store" in report
+    assert "CallsOnly" not in report
+
+
+@pytest.mark.parametrize("second", [("complete_load", [11]), ("prepare_load", [2])])
+def test_traffic_that_is_refused_is_told_in_the_learners_numbers(second: tuple[str, list[int]]) -> None:
+    report = repr(check("disagree", lambda: [("prepare_store", [1, 11]), second]))
+    assert f"block {second[1][0]} is" in report
+    assert "b'" not in report
+
+
+def test_an_exercise_does_not_answer_the_question_that_follows() -> None:
+    """Notebook 04 asks for the least number of calls right after it."""
+    assert not re.search(r"\b(three|four|3|4) calls", get_exercise("disagree").statement)
 
 
 def test_faults_do_not_give_themselves_away_by_name() -> None:

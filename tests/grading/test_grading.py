@@ -253,7 +253,7 @@ def test_every_solution_passes_in_the_sandbox(tmp_path: Path) -> None:
         (["nowhere"], "nowhere"),
         (["."], "no notebook"),
         ([".", "--csv", "no/such/folder/x.csv"], "no folder"),
-        ([".", "--memory-mib", "1"], "memory_bytes"),
+        ([".", "--memory-mib", "0"], "--memory-mib must be at least 256, got 0"),
     ],
 )
 def test_wrong_arguments_are_one_message(
