@@ -186,6 +186,19 @@ CATALOGUE = (
         70,
         in_vllm=(("0.27.0", f"{_OFFLOAD}/cpu/policies/factory.py"),),
     ),
+    Entry(
+        "10",
+        "your_own_workload",
+        "Your own workload",
+        (
+            "read a trace of yours, and say what comes again and when",
+            "choose a policy and a size of the CPU tier for it",
+            "say whether the disk keeps up, and write the configuration",
+        ),
+        15,
+        20,
+        needs="kvlab; a made trace is in it, a real one of yours is better",
+    ),
 )
 
 TRANSLATIONS = (

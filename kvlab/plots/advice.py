@@ -72,7 +72,7 @@ def backlog(s: Sizing) -> go.Figure:
     """What is pinned for the disk after each prefill, against the size of the CPU tier."""
     times, waiting = _peaks(s)
     figure = go.Figure()
-    figure.add_scatter(x=times, y=[w / _GB for w in waiting], mode="lines",
+    figure.add_scatter(x=[round(t, 2) for t in times], y=[round(w / _GB, 4) for w in waiting], mode="lines",
                        line={"color": STATE_COLOURS["pinned"], "width": 2})  # fmt: skip
     peak = s.walk.backlog.peak_bytes
     if s.cpu_bytes and s.cpu_bytes < 10 * peak:

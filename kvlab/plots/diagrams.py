@@ -122,17 +122,18 @@ def course_map() -> go.Figure:
         (0.435, -0.35, "<b>02</b> and back"),
         (0.0, -0.66, "<b>07</b> all of it together: from microseconds to tokens/s"),
         (1.0, -0.66, "<b>09</b> a policy of your own in the CPU tier"),
+        (0.0, -0.8, "<b>10</b> your own workload: which policy, how many bytes, how fast a disk"),
     ):
         below = y < -0.5
         place = {"x": x - (0.23 if x == 0.0 else -0.2) if below else x, "xanchor": "left" if below else "center"}
         figure.add_annotation(y=y, text=text, font={"size": 14}, showarrow=False, **place)
     figure.update_xaxes(visible=False, range=[-0.26, 2.26])
-    figure.update_yaxes(visible=False, range=[-0.78, 0.55])
+    figure.update_yaxes(visible=False, range=[-0.92, 0.55])
     return finish(
         figure,
         "The way of a KV block, and which notebook looks at it",
         "A map, nothing measured.",
-        plot_height=290,
+        plot_height=318,
         left=14,
         right=14,
         ticks_depth=-44,

@@ -30,7 +30,7 @@ _COLOURS = {
 _DASHES = {OPTIMUM: "dash", "vllm_arc": "dashdot"}
 _MARKS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star")
 _LAYOUT_COLOURS = ("#44AA99", "#AA4499", "#882255", "#999933", "#332288")
-_CURVE_POINTS = 400
+_CURVE_POINTS = 250
 _PLOT_HEIGHT, _LABEL_PIXELS = 380, 19
 
 
@@ -79,7 +79,8 @@ def hits_by_gib(
         colour = _LAYOUT_COLOURS[number % len(_LAYOUT_COLOURS)]
         block_gib = cost.block_bytes / GIB
         figure.add_scatter(
-            x=[block * block_gib for block in blocks], y=[100 * hit / whole for hit in hits], mode="lines",
+            x=[float(f"{block * block_gib:.4g}") for block in blocks], y=[round(100 * hit / whole, 2) for hit in hits],
+            mode="lines",
             name=cost.layout.name, line={"color": colour, "width": 3},
         )  # fmt: skip
         figure.add_scatter(

@@ -95,8 +95,9 @@ def _half(curve: CapacityCurve) -> str:
 def _steps(values: Sequence[float], smallest: float) -> tuple[list[float], list[float]]:
     """Seconds (those of 0 at the smallest above it: the axis is logarithmic) and the percentage up to there."""
     at = [(index + 1) / len(values) * 100 for index in range(len(values))]
-    x, y = thin([max(value, smallest) for value in values], at, limit=800)
-    return x, y
+    x, y = thin([max(value, smallest) for value in values], at, limit=400)
+    # A notebook keeps every digit: four significant ones are more than the figure's width can show.
+    return [float(f"{value:.4g}") for value in x], [round(value, 2) for value in y]
 
 
 def _seconds(value: float) -> str:

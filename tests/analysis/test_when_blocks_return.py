@@ -116,7 +116,7 @@ def test_reach_refuses_what_it_cannot_ask() -> None:
 
 def test_gib_by_hand() -> None:
     """Layout plain: 32 layers x 2 x 8 heads x 128 x 2 bytes = 128 KiB a token, so 64 MiB a block of 512 tokens: a GiB
-    holds 16 blocks, 8,192 tokens. Eight others come before block 0 again: with eight slots it has gone, with nine not."""
+    holds 16 blocks, 8,192 tokens. Eight others come before block 0 again: with eight slots it has gone by then."""
     cost = kv_cost("plain", 512)
     assert cost.block_bytes == 64 * 2**20
     curve = capacity_curve([[0], list(range(1, 9)), [0]], "prefix")
