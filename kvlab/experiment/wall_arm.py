@@ -12,7 +12,7 @@ from typing import Any
 from kvlab.device import pick_device
 from kvlab.engine import Engine, MeasuredScheduler
 from kvlab.engine.wall import VERIFY, WallClock, WallModel, WallWorkers
-from kvlab.experiment.arm import ArmSpec, assemble
+from kvlab.experiment.arm import ArmSpec, assemble, source_of
 from kvlab.experiment.scratch import scratch_folder
 from kvlab.experiment.wall import WallSpec, scratch_parent
 from kvlab.tiering import TieringOffloadingManager
@@ -69,8 +69,9 @@ def wall_arm(spec: ArmSpec) -> Iterator[tuple[Engine, TieringOffloadingManager, 
         )
         tiers = tuple(_tier(wall, rows_owner, index, stack) for index in range(len(spec.tiers)))
         engine, manager = assemble(
-            spec, clock=clock, scheduler=lambda *_: MeasuredScheduler(clock), workers=workers, tiers=tiers, model=model
-        )
+            spec, source_of(spec), clock=clock, scheduler=lambda *_: MeasuredScheduler(clock), workers=workers,
+            tiers=tiers, model=model,
+        )  # fmt: skip
         stack.callback(manager.shutdown)
 
         def moved() -> dict[str, int]:
