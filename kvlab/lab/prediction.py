@@ -33,7 +33,7 @@ class Prediction:
     def _spell(self, said: str | float) -> str:
         if self.options:
             return f"{said}) {self.options[str(said)]}"
-        return f"{said:,g} {self.unit}".strip() if isinstance(said, int | float) else said
+        return f"{_number(said)} {self.unit}".strip() if isinstance(said, int | float) else said
 
     def __repr__(self) -> str:
         lines = [self.question, *(f"  {letter}) {text}" for letter, text in self.options.items()), self.answer_line]
@@ -84,7 +84,12 @@ def _off_by(said: str | float, answer: str | float) -> str:
     if not isinstance(said, int | float) or not isinstance(answer, int | float) or said <= 0 or answer <= 0:
         return ""
     factor = max(said / answer, answer / said)
-    return ", exactly" if factor == 1 else f", off by a factor of {factor:,.3g}"
+    return ", exactly" if factor == 1 else f", off by a factor of {_number(float(f'{factor:.3g}'))}"
+
+
+def _number(value: float) -> str:
+    """In full, never as 2.1e+06."""
+    return f"{value:,.0f}" if abs(value) >= 1e5 or value == int(value) else f"{value:,g}"
 
 
 def _box(colour: str, html: str) -> str:

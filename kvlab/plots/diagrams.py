@@ -19,7 +19,7 @@ _ARROWS = (
     ("pending", "idle", "complete_store", 1, 0.0),
     ("idle", "pinned", "prepare_load,<br>or a write to disk begins", 1, 0.16),
     ("pinned", "idle", "complete_load,<br>or that write is reported", 1, -0.16),
-    ("pending", "not there", "complete_store(success=False)", -1, 0.62),
+    ("pending", "not there", "complete_store<br>(success=False)", -1, 0.62),
     ("idle", "not there", "<b>evict</b>: only from here", -1, 1.05),
 )
 

@@ -46,7 +46,7 @@ def tier_flow(recording: Recording, at: int | None = None, controls: bool = True
             "domain": [0, 0.45],
             "range": [lanes + 0.5, 0.3],
             "anchor": "x2",
-            "title": "jobs",
+            "title": "jobs of the disk",
             "showticklabels": False,
         },
     )
@@ -133,7 +133,7 @@ def _now(now: float, recording: Recording) -> go.Scatter:
 
 
 def _span(blocks: Sequence[int]) -> str:
-    return str(blocks[0]) if len(blocks) == 1 else f"{blocks[0]}\u2013{blocks[-1]}"
+    return f"block {blocks[0]}" if len(blocks) == 1 else f"blocks {blocks[0]}\u2013{blocks[-1]}"
 
 
 def _fixed(figure: go.Figure) -> None:

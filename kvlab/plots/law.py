@@ -12,7 +12,16 @@ from itertools import pairwise
 
 import plotly.graph_objects as go
 
-from kvlab.plots.style import INK, POLICY_COLOURS, TIME_COLOURS, finish, label_end, policy_colour, provenance
+from kvlab.plots.style import (
+    INK,
+    POLICY_COLOURS,
+    TIME_COLOURS,
+    finish,
+    for_text,
+    label_end,
+    policy_colour,
+    provenance,
+)
 from kvlab.results import ArmResult, Result, main_pair
 
 #: (tokens, evictions, pinned_ahead, gpu_step_s, gpu_rate, ns_per_block) -> seconds of a step.
@@ -50,7 +59,9 @@ def law_against_run(result: Result, recorded: bool = False) -> go.Figure:
         at = max(range(len(looks)), key=looks.__getitem__)
         label = {"x": math.log10(looks[at]), "y": math.log10(seconds[at]), "text": arm.policy, "showarrow": False}
         side = "right" if arm is pair[0] else "left"
-        figure.add_annotation(**label, yshift=20, xanchor=side, font={"color": policy_colour(arm), "size": 14})
+        figure.add_annotation(
+            **label, yshift=20, xanchor=side, font={"color": for_text(policy_colour(arm)), "size": 14}
+        )
     low, high = 10.0, most * 1.5
     line = {"color": INK, "dash": "dot", "width": 1.5}
     figure.add_scatter(x=[low, high], y=[price * low, price * high], mode="lines", name="law", line=line)
@@ -61,8 +72,8 @@ def law_against_run(result: Result, recorded: bool = False) -> go.Figure:
     )
     figure.update_yaxes(title="scheduler seconds in it (logarithmic)", type="log", exponentformat="power")
     title = (
-        f"Looks at blocks are {explained[0]:.0%} of the scan's scheduler seconds, {explained[1]:.1%} of the list's: "
-        "there it is the lookups"
+        f"Looks at blocks are {explained[0]:.0%} of the scan's scheduler seconds, {explained[1]:.1%} of the list's, "
+        "whose seconds are lookups"
     )
     caption = (
         f"The price of a look is the scan's own: its seconds in evict over its looks. {provenance(result, recorded)}"

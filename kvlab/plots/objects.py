@@ -9,12 +9,12 @@ from math import log10
 
 import plotly.graph_objects as go
 
-from kvlab.plots.style import INK, OTHER_COLOUR, finish
+from kvlab.plots.style import INK, OTHER_COLOUR, finish, for_text
 from kvlab.profiling import BytesTable, LineProfile, TimingTable
 from kvlab.results.environment import cores_text, cpu_model, usable_cores
 
 #: The four records, in every figure. Tol's "muted" set, apart from the colours of policies, tiers and states.
-RECORD_COLOURS = {"ctypes": "#AA4499", "plain": "#999999", "slots": "#117733", "dataclass": "#44AA99"}
+RECORD_COLOURS = {"ctypes": "#AA4499", "plain": "#777777", "slots": "#117733", "dataclass": "#44AA99"}
 _PARTS = (
     ("what getsizeof tells", "#332288"),
     ("what it leaves out", "#88CCEE"),
@@ -101,7 +101,7 @@ def nanoseconds(tables: Sequence[TimingTable], baseline: str = "slots") -> go.Fi
             label = f"{name} {timing.best:,.1f}"
             figure.add_annotation(
                 x=log10(_visible(timing.best)), y=height, text=label, showarrow=False, xanchor="right", xshift=-10,
-                font={"color": colour, "size": 12},
+                font={"color": for_text(colour), "size": 12},
             )  # fmt: skip
     figure.update_yaxes(
         tickvals=list(centre.values()), ticktext=list(centre), range=[-0.5, len(tables) - 0.5], showgrid=False
@@ -134,7 +134,7 @@ def victim_seconds(scan: TimingTable, listed: TimingTable, num_blocks: int) -> g
             label = _duration(best / 1e3)
             figure.add_annotation(
                 x=log10(best), y=row, text=label, showarrow=False, xanchor="right", xshift=-10,
-                font={"color": colour, "size": 13},
+                font={"color": for_text(colour), "size": 13},
             )  # fmt: skip
     every = [timing for table in (scan, listed) for timing in table.timings]
     low, high = min(timing.best for timing in every) / 1e6, max(timing.upper for timing in every) / 1e6
@@ -168,11 +168,16 @@ def profiler_toll(profiles: Mapping[str, LineProfile], colours: Mapping[str, str
         for value, text in zip(x, ("unwatched", "profiled"), strict=True):
             figure.add_annotation(
                 x=log10(value), y=name, text=f"{text}<br>{_duration(value / 1e6)}", showarrow=False, yshift=-30,
-                font={"color": colour, "size": 13},
+                font={"color": for_text(colour), "size": 13},
             )  # fmt: skip
         middle = sum(log10(value) for value in x) / 2
         figure.add_annotation(
-            x=middle, y=name, text=f"<b>×{profile.ratio:.1f}</b>", showarrow=False, yshift=16, font={"color": colour}
+            x=middle,
+            y=name,
+            text=f"<b>×{profile.ratio:.1f}</b>",
+            showarrow=False,
+            yshift=16,
+            font={"color": for_text(colour)},
         )
     values = [s * 1e6 for profile in profiles.values() for s in (profile.plain_s, profile.profiled_s)]
     _log_axis(figure, min(values) / 2.5, max(values) * 2.5, "microseconds of one whole store (logarithmic)")

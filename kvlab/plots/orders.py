@@ -5,7 +5,13 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from kvlab.plots.scans import COUNTED
-from kvlab.plots.style import INK, POLICY_COLOURS, STATE_COLOURS, finish
+from kvlab.plots.style import (
+    INK,
+    POLICY_COLOURS,
+    STATE_COLOURS,
+    finish,
+    for_text,
+)
 from kvlab.profiling import OrderComparison, OrderStep
 
 _STATES = ("idle", "pinned", "pending")
@@ -75,7 +81,7 @@ def _band_label(figure: go.Figure, comparison: OrderComparison, policy: str, flo
     text = f"<b>{policy}</b><br>would evict<br>{victims}"
     figure.add_annotation(
         x=0, xref="paper", xanchor="right", xshift=-14, y=floor + (highest - 1) / 2, text=text, showarrow=False,
-        align="right", font={"color": POLICY_COLOURS.get(policy, INK), "size": 14},
+        align="right", font={"color": for_text(POLICY_COLOURS.get(policy, INK)), "size": 14},
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from kvlab.plots.style import (
     INK,
     STATE_COLOURS,
     finish,
+    for_text,
     label_end,
     policy_colour,
     provenance,
@@ -111,10 +112,10 @@ def block_states(result: Result, recorded: bool = False) -> go.Figure:
         peaks.append((arm.name, max(shares, default=0.0)))
     figure.update_yaxes(title="CPU blocks", col=1)
     figure.update_yaxes(rangemode="tozero")
-    title = "Pinned at most: " + ", ".join(f"{share:.0%} of the CPU blocks with {name}" for name, share in peaks)
+    title = "Of the CPU blocks at most " + ", ".join(f"{share:.0%} are pinned with {name}" for name, share in peaks)
     key = [(f"{state} ({meaning})", STATE_COLOURS[state]) for state, meaning in _STATES.items()]
     for name, arm in zip(figure.layout.annotations, arms, strict=True):
-        name.font = {"color": policy_colour(arm), "size": 14}
+        name.font = {"color": for_text(policy_colour(arm)), "size": 14}
     caption = f"As the manager knows it: {_HEARD}. {provenance(result, recorded)}"
     return finish(figure, title, caption, key=key, right=30)
 

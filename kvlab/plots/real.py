@@ -36,7 +36,9 @@ def copy_bandwidth(rates: Sequence[CopyRate], source: str) -> go.Figure:
     ceiling = max(rate.ceiling_bytes_per_s for rate in rates) / 1e9
     figure.add_hline(y=ceiling, line={"color": INK, "dash": "dot", "width": 1.5})
     ends.append((ceiling, "all in one piece", INK))
-    heights = spread_labels([math.log10(value) for value, _, _ in ends], 0.17)
+    # Of the axis's length in decades: a label is a fourteenth of the plot's height.
+    slowest = min(rate.bytes_per_s for rate in best.values()) / 1e9
+    heights = spread_labels([math.log10(value) for value, _, _ in ends], 0.09 * math.log10(ceiling / slowest))
     for height, (_, label, colour) in zip(heights, ends, strict=True):
         label_end(figure, height, label, colour)
     ticks = {4096: "4 KiB", 16384: "16 KiB", 65536: "64 KiB", 262144: "256 KiB", 2**20: "1 MiB", 2**21: "2 MiB"}

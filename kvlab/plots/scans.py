@@ -8,7 +8,15 @@ from math import log10
 
 import plotly.graph_objects as go
 
-from kvlab.plots.style import INK, OTHER_COLOUR, POLICY_COLOURS, finish, label_end, short_number
+from kvlab.plots.style import (
+    INK,
+    OTHER_COLOUR,
+    POLICY_COLOURS,
+    finish,
+    for_text,
+    label_end,
+    short_number,
+)
 from kvlab.profiling import CallWork, EvictionWork, GuardCase
 
 COUNTED = "Counted here, not timed: the same on every machine."
@@ -75,7 +83,7 @@ def guard_savings(cases: Sequence[GuardCase]) -> go.Figure:
             marker={"color": colour},
             text=[f"{value:,} {name}" for value in values],
             textposition="outside",
-            textfont={"color": colour, "size": 13},
+            textfont={"color": for_text(colour), "size": 13},
             cliponaxis=False,
         )
     figure.update_xaxes(title="blocks inspected by one store", range=[0, longest * 1.02 or 1], tickformat=",")
@@ -134,7 +142,7 @@ def counted_work(work: Sequence[EvictionWork]) -> go.Figure:
             marker={"color": colour},
             text=[f"{policy}: {_parts(row)}" for row in found],
             textposition="outside",
-            textfont={"color": colour, "size": 13},
+            textfont={"color": for_text(colour), "size": 13},
             cliponaxis=False,
         )
     decades = [10**power for power in range(7) if 10**power <= longest * 3]

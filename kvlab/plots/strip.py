@@ -15,7 +15,14 @@ from itertools import groupby
 import plotly.graph_objects as go
 
 from kvlab.plots.controls import add_controls
-from kvlab.plots.style import INK, OTHER_COLOUR, POLICY_COLOURS, STATE_COLOURS, finish
+from kvlab.plots.style import (
+    INK,
+    OTHER_COLOUR,
+    POLICY_COLOURS,
+    STATE_COLOURS,
+    finish,
+    for_text,
+)
 from kvlab.steps import Recording, Slot, Step
 
 CAPTION = "Counted work on a real manager: no seconds in it. In a cell: block number, ref_cnt. Triangle: evict."
@@ -41,7 +48,7 @@ def cache_strip(*recordings: Recording, at: int | None = None, controls: bool = 
     `controls`: with slider and play button. ValueError if the recordings are not of the same story.
     """
     moments = aligned(recordings)
-    at = _most_telling(moments) if at is None else max(0, min(at, len(moments) - 1))
+    at = most_telling(moments) if at is None else max(0, min(at, len(moments) - 1))
     disk = any(step.on_disk for moment in moments for step in moment)
     floor = 0.0 if disk else 0.9
     band = _SLOTS_Y + 1.4 - floor
@@ -92,7 +99,8 @@ def aligned(recordings: Sequence[Recording]) -> list[tuple[Step, ...]]:
     return moments
 
 
-def _most_telling(moments: Sequence[tuple[Step, ...]]) -> int:
+def most_telling(moments: Sequence[tuple[Step, ...]]) -> int:
+    """The moment at the end of the longest walk; the last one if nothing was walked over."""
     looked_at = [max(step.looked_at for step in moment) for moment in moments]
     return looked_at.index(max(looked_at)) if any(looked_at) else len(moments) - 1
 
@@ -209,7 +217,7 @@ def _texts(recording: Recording, step: Step, base: float) -> go.Scatter:
         mode="text",
         text=[step.event, f"<b>blocks inspected: {step.inspected_so_far}</b>"],
         textposition=["middle right", "middle left"],
-        textfont={"size": 14, "color": [INK, colour]},
+        textfont={"size": 14, "color": [INK, for_text(colour)]},
         hoverinfo="skip",
         cliponaxis=False,
     )
@@ -226,5 +234,5 @@ def _row_labels(figure: go.Figure, recording: Recording, base: float, disk: bool
     for y, text, ink in rows:
         figure.add_annotation(
             x=0, xref="paper", xanchor="right", xshift=-8, y=base + y, text=text, showarrow=False, align="right",
-            font={"size": 13, "color": ink},
+            font={"size": 13, "color": for_text(ink)},
         )  # fmt: skip

@@ -9,6 +9,7 @@ Notes:
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -47,6 +48,8 @@ KEY_CHARACTERS = 100
 _GRID, _FAINT = "#E1E4EA", "#6B7280"
 _TITLE_LINE, _CAPTION_LINE, _KEY_LINE = 24, 15, 20
 _AXIS_DEPTH = 58
+_NO_BREAK = "\u00a0"
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:[kMG]|%|[KMGT]i?B|GB/s|ms|s)\b|%)")
 _AXIS = {"gridcolor": _GRID, "linecolor": INK, "zeroline": False, "title": {"standoff": 8}}
 
 TEMPLATE = go.layout.Template(
@@ -118,7 +121,7 @@ def finish(
 
     Sizes are pixels; `ticks_depth` is what tick labels need below one line.
     """
-    title_lines, caption_lines = textwrap.wrap(title, TITLE_CHARACTERS), textwrap.wrap(caption, CAPTION_CHARACTERS)
+    title_lines, caption_lines = _wrap(title, TITLE_CHARACTERS), _wrap(caption, CAPTION_CHARACTERS)
     key_lines = _key_lines(key)
     top = 34 + _TITLE_LINE * len(title_lines)
     key_top = _AXIS_DEPTH + ticks_depth
@@ -138,9 +141,22 @@ def finish(
 
 def label_end(figure: go.Figure, y: float, text: str, colour: str, **changes: Any) -> None:
     """A direct label in the right margin, at the height `y` of a line's last point."""
-    options = {"x": 1, "xref": "paper", "y": y, "text": text, "font": {"color": colour, "size": 14}}
+    options = {"x": 1, "xref": "paper", "y": y, "text": text, "font": {"color": for_text(colour), "size": 14}}
     options |= {"xanchor": "left", "xshift": 8, "align": "left", "showarrow": False, **changes}
     figure.add_annotation(**options)
+
+
+def for_text(colour: str) -> str:
+    """The colour ("#RRGGBB"), darkened until text of it on white has a contrast of 4.5 to 1 (WCAG 2, level AA)."""
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    while _contrast_to_white(parts) < 4.5:
+        parts = [round(part * 0.95) for part in parts]
+    return "#" + "".join(f"{part:02X}" for part in parts)
+
+
+def _contrast_to_white(parts: Sequence[int]) -> float:
+    linear = [s / 12.92 if (s := part / 255) <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
 
 
 def thin(*columns: Sequence[float], limit: int = MAX_POINTS) -> tuple[list[float], ...]:
@@ -167,6 +183,12 @@ def short_number(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / divisor:.3g}{unit}"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _wrap(text: str, characters: int) -> list[str]:
+    """Lines in which a number and its unit are never parted."""
+    lines = textwrap.wrap(_BEFORE_UNIT.sub(_NO_BREAK, text), characters)
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def _title_pad(lines: int) -> int:

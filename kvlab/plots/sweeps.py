@@ -145,7 +145,10 @@ def ablation_steps(result: Result, recorded: bool = False) -> go.Figure:
         y=[rates[0], *(after - before for before, after in pairwise(rates))],
         measure=["absolute"] + ["relative"] * (len(rates) - 1),
         text=[short_number(rates[0])]
-        + [f"{after - before:+,.0f}<br>to {short_number(after)}" for before, after in pairwise(rates)],
+        + [
+            f"{after - before:+,.0f}<br>to {short_number(after)}".replace("-", "\u2212")
+            for before, after in pairwise(rates)
+        ],
         textposition="outside",
         cliponaxis=False,
         connector={"line": {"color": "#9CA3AF", "width": 1}},
@@ -211,6 +214,14 @@ def _sweep_title(lines: dict[str, list[tuple[float, float]]], what: str, unit: s
     spans = {(points[0][0], points[-1][0]) for points in lines.values()}
     if len(spans) == 1:
         ((least, most),) = spans
-        rates = [f"{p} {short_number(one[0][1])} to {short_number(one[-1][1])} tokens/s" for p, one in lines.items()]
+        rates = [f"{policy} {_course(one[0][1], one[-1][1])} tokens/s" for policy, one in lines.items()]
         return f"{what[0].upper()}{what[1:]} from {least:g} to {most:g} {unit}: {', '.join(rates)}"
     return "; ".join(line(policy, points) for policy, points in lines.items()) or "No arm varies it"
+
+
+def _course(first: float, last: float) -> str:
+    """What a rate does between the ends; within 5 % it stays."""
+    low, high = short_number(first), short_number(last)
+    if abs(last - first) <= 0.05 * first:
+        return f"stays near {high}"
+    return f"{'falls' if last < first else 'rises'} from {low} to {high}"

@@ -8,7 +8,13 @@ import plotly.graph_objects as go
 
 from kvlab.experiment.step_times import StepTime
 from kvlab.plots.over_time import TIME_AXIS
-from kvlab.plots.style import OTHER_COLOUR, POLICY_COLOURS, TIME_COLOURS, finish
+from kvlab.plots.style import (
+    OTHER_COLOUR,
+    POLICY_COLOURS,
+    TIME_COLOURS,
+    finish,
+    for_text,
+)
 from kvlab.results import STEP_KINDS
 
 _LABELS = {"scheduler": "scheduler", "gpu_fixed": "GPU, fixed", "gpu_compute": "GPU, per token", "wait": "waiting"}
@@ -50,7 +56,13 @@ def step_timeline(
         colour = POLICY_COLOURS.get(name, OTHER_COLOUR)
         text = f"<b>{name}</b>: {len(run)} steps, {share:.0%} of the time in the scheduler"
         figure.add_annotation(
-            x=start_s, y=lane, yshift=46, text=text, xanchor="left", showarrow=False, font={"color": colour, "size": 14}
+            x=start_s,
+            y=lane,
+            yshift=46,
+            text=text,
+            xanchor="left",
+            showarrow=False,
+            font={"color": for_text(colour), "size": 14},
         )
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(title=TIME_AXIS.format(clock), range=[start_s, end_s])

@@ -127,6 +127,18 @@ class TestPredictions:
     def test_a_number(self, said: Any, told: str) -> None:
         assert told in repr(predict(said, "How many?", unit="blocks").reveal(200))
 
+    @pytest.mark.parametrize(
+        ("said", "answer", "told"),
+        [
+            (None, 2_097_152, "2,097,152 blocks"),
+            (1.5, 6.02, "6.02 blocks; you said 1.5 blocks, off by a factor of 4.01"),
+            (1, 2_097_152, "off by a factor of 2,100,000"),
+            (3, 1.31e6, "1,310,000 blocks"),
+        ],
+    )
+    def test_a_large_number_is_spelled_in_full(self, said: Any, answer: float, told: str) -> None:
+        assert told in repr(predict(said, "How many?", unit="blocks").reveal(answer))
+
     def test_the_author_cannot_name_an_option_that_is_not_there(self) -> None:
         with pytest.raises(ValueError, match="one of a, b"):
             predict(None, "?", a="one", b="two").reveal("c")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
+import plotly.graph_objects as go
 import pytest
 
 from kvlab.plots import (
@@ -21,6 +22,7 @@ from kvlab.plots import (
     tokens_so_far,
     windowed_rate,
 )
+from kvlab.plots.style import TIER_COLOURS, finish, for_text
 from kvlab.results import Result
 from tests.results.synthetic import (
     NAMED_SYNTHETIC,
@@ -166,6 +168,19 @@ def test_a_sweep_stands_at_paper_scale_in_the_order_of_the_disks() -> None:
     assert slow.y[-1] == pytest.approx(arm.total_tok_s / 4)
 
 
+@pytest.mark.parametrize(
+    ("last", "said"), [(4e3, "falls from 8,000 to 4,000"), (1.6e4, "rises from 8,000 to 16 k"), (8.3e3, "stays near")]
+)
+def test_a_sweeps_title_says_where_the_rates_go(last: float, said: str) -> None:
+    duration = synthetic_arm().duration_s
+    arms = []
+    for at, rate in ((4e3, 8e3), (8e3, last)):
+        tokens = {"input": round(4 * rate * duration), "output": 0}
+        arms.append(synthetic_arm(name=f"{at}", settings={GPU_RATE: at}, series={}, tokens=tokens))
+    figure = figures_for(synthetic_result(kind="sweep", arms=arms))["gpu_speed"]
+    assert f"full_scan_lru {said}" in figure.layout.title.text.replace("<br>", " ")
+
+
 def test_a_sweep_of_the_gpu_rate_has_its_own_figure() -> None:
     arms = [synthetic_arm(name=f"{rate}", settings={GPU_RATE: rate}, series={}) for rate in (4e3, 8e3)]
     figure = figures_for(synthetic_result(kind="sweep", arms=arms))["gpu_speed"]
@@ -185,3 +200,26 @@ def test_the_waterfall_ends_where_the_fastest_arm_is() -> None:
     waterfall = figures_for(result)["ablation_steps"].data[0]
     fastest = ablation_path(result)[-1][1]
     assert math.fsum(waterfall.y) == pytest.approx(fastest.total_tok_s / result.scale_factor)
+
+
+@pytest.mark.parametrize("quantity", ["11.5 k", "7.1 %", "400 GiB", "8 GB/s", "700 s", "2 MiB"])
+def test_a_line_of_a_title_never_ends_between_a_number_and_its_unit(quantity: str) -> None:
+    number = quantity.split()[0]
+    for shift in range(40):
+        figure = finish(go.Figure(), "x" * (60 + shift) + f" {quantity} and more words after it", "caption")
+        assert quantity in figure.layout.title.text, shift
+        assert not figure.layout.title.text.split("<br>")[0].endswith(f" {number}")
+
+
+@pytest.mark.parametrize("colour", [*POLICY_COLOURS.values(), *STATE_COLOURS.values(), *TIER_COLOURS.values()])
+def test_text_of_any_colour_stands_out_from_white(colour: str) -> None:
+    """4.5 to 1, as WCAG 2 asks for at level AA; a colour that does so already stays as it is."""
+    found = for_text(colour)
+    assert contrast_to_white(found) >= 4.5
+    assert for_text(found) == found
+
+
+def contrast_to_white(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
