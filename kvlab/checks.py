@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import os
 import re
 from collections.abc import Iterable
 
@@ -40,6 +41,16 @@ def checked_int(name: str, value: object, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an int >= {at_least}, got {value!r}")
     return value
+
+
+def os_error_text(error: OSError) -> str:
+    """What failed with which file, in words: "/nope: no such file or directory". Without the system's number, which
+    says nothing to a reader."""
+    if error.errno is None or not error.strerror:
+        return str(error)
+    where = error.filename2 or error.filename
+    reason = error.strerror[:1].lower() + error.strerror[1:]
+    return reason if where is None else f"{os.fsdecode(where)}: {reason}"
 
 
 #: What `checked_namespace` takes.

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kvlab
+from kvlab.arguments import Parser, bandwidth, in_file, out_file, out_folder, positive
+from kvlab.checks import os_error_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,34 +22,8 @@ if TYPE_CHECKING:
 SCALES = ("tiny", "laptop", "paper")
 
 
-def bandwidth(text: str) -> float:
-    """Bytes a second above 0: "3e9", "3GB/s", "2.5 GiB/s"."""
-    from kvlab.config import ConfigError, read_bytes
-
-    try:
-        value = float(text)
-    except ValueError:
-        try:
-            value = float(read_bytes(text.strip().removesuffix("/s").removesuffix("ps"), "bandwidth"))
-        except ConfigError:
-            value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no bandwidth: give bytes/s above 0, as 3e9 or 3GB/s")
-    return value
-
-
-def positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
-    return value
-
-
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kvlab", description=kvlab.__doc__)
+    parser = Parser(prog="kvlab", description=kvlab.__doc__)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_reproduce(commands)
@@ -56,13 +32,13 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("--layout", default="gemma-like", help="KV layout: a name in data/kv_layouts, or a JSON file")
     explain.add_argument("--json", action="store_true", help="print JSON instead of the table")
     show = commands.add_parser("show", help="print a saved Result again")
-    show.add_argument("result", help="a Result file (JSON)")
-    show.add_argument("--html", metavar="FILE", help="write the HTML report to FILE as well")
+    show.add_argument("result", type=in_file, help="a Result file (JSON)")
+    show.add_argument("--html", metavar="FILE", type=out_file, help="write the HTML report to FILE as well")
     commands.add_parser("doctor", help="check this machine and installation, a line a check")
     grade = commands.add_parser("grade", help="grade handed-in notebooks: a table, CSV, HTML")
     grade.add_argument("path", nargs="+", metavar="PATH", help="notebooks, or folders of them")
-    grade.add_argument("--csv", metavar="FILE", help="write the table as CSV")
-    grade.add_argument("--html", metavar="FILE", help="write the table as a page")
+    grade.add_argument("--csv", metavar="FILE", type=out_file, help="write the table as CSV")
+    grade.add_argument("--html", metavar="FILE", type=out_file, help="write the table as a page")
     grade.add_argument("--seconds", type=positive, default=30.0, help="of processor time, for one cell (default: 30)")
     grade.add_argument("--memory-mib", type=int, default=1024, help="for one cell, not on Windows (default: 1024)")
     calibrate = commands.add_parser("calibrate", help="find the GPU rate on the evictable-list arm (minutes)")
@@ -75,17 +51,17 @@ def build_parser() -> argparse.ArgumentParser:
         default="counted",
         help="default: counted, so that a trial can be repeated exactly",
     )
-    calibrate.add_argument("--out", metavar="FILE", required=True, help="where the JSON record goes")
+    calibrate.add_argument("--out", metavar="FILE", type=out_file, required=True, help="where the JSON record goes")
     _add_traces(commands)
     _add_sweep(commands)
     gpu = commands.add_parser("gpu", help="everything that needs a GPU: copies, both arms, ablation (8 minutes)")
-    gpu.add_argument("--out", metavar="DIR", help="where the results go (default: data/recorded)")
-    gpu.add_argument("--root-dir", metavar="DIR", help="where scratch files go (default: temporary)")
+    gpu.add_argument("--out", metavar="DIR", type=out_folder, help="where the results go (default: data/recorded)")
+    gpu.add_argument("--root-dir", metavar="DIR", type=out_folder, help="where scratch files go (default: temporary)")
     commands.add_parser("version", help="print the version")
     return parser
 
 
-def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_reproduce(commands: argparse._SubParsersAction[Parser]) -> None:
     run = commands.add_parser("reproduce", help="run the pull request's benchmark with each policy")
     run.add_argument("dir", nargs="?", metavar="DIR", help="folder with the two commands (default: data/pr46216)")
     run.add_argument(
@@ -94,7 +70,9 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     run.add_argument("--clock", choices=("virtual", "wall"), default="virtual", help="wall: real copies, real files")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), help="for --clock wall (default: auto)")
     run.add_argument("--minutes", type=positive, help="for --clock wall: all arms together (default: 0.5, 5 on CUDA)")
-    run.add_argument("--root-dir", metavar="DIR", help="for --clock wall: where scratch files go (default: temporary)")
+    run.add_argument(
+        "--root-dir", metavar="DIR", type=out_folder, help="for --clock wall: of scratch files (default: temporary)"
+    )
     run.add_argument("--policies", nargs="+", metavar="NAME", help="default: full_scan_lru evictable_list_lru")
     run.add_argument("--guard", action=argparse.BooleanOptionalAction, default=None, help="PR 45757 (default: on)")
     run.add_argument("--block-status", nargs="+", metavar="NAME", choices=("ctypes", "plain", "slots", "dataclass"))
@@ -114,11 +92,11 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     run.add_argument("--scheduler-clock", choices=("measured", "counted"), default="measured")
     run.add_argument("--seed", type=int, help="default: the benchmark's own")
     run.add_argument("--seconds", type=positive, help="virtual seconds an arm (default: the benchmark's, scaled)")
-    run.add_argument("--out", metavar="DIR", help="where Result and report go (default: data/runs)")
+    run.add_argument("--out", metavar="DIR", type=out_folder, help="where Result and report go (default: data/runs)")
     run.add_argument("--json", action="store_true", help="print the Result instead of the tables")
 
 
-def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_traces(commands: argparse._SubParsersAction[Parser]) -> None:
     replay = commands.add_parser("replay", help="block hits of eviction policies on a trace, for any capacity")
     replay.add_argument("--policies", nargs="+", metavar="NAME", help="default: every textbook policy")
     replay.add_argument("--capacities", nargs="+", type=int, metavar="BLOCKS", help="default: 1000 5000 10000")
@@ -129,7 +107,7 @@ def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     advise = commands.add_parser("advise", help="how big the tiers must be for a trace, and a configuration")
     _add_advise(advise)
     trace = commands.add_parser("trace", help="what a trace file is and holds, and what is odd in it")
-    trace.add_argument("--to", metavar="FILE", help="write it as Mooncake JSONL (.gz and .zst compress)")
+    trace.add_argument("--to", metavar="FILE", type=out_file, help="write it as Mooncake JSONL (.gz and .zst compress)")
     for command in (replay, advise, trace):
         command.add_argument("trace", metavar="TRACE", help="a trace file (plain, .gz, .zst) or a folder of sessions")
         command.add_argument("--format", metavar="NAME", help="default: told by the first line")
@@ -142,7 +120,7 @@ def _add_traces(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         command.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
-def _add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_sweep(commands: argparse._SubParsersAction[Parser]) -> None:
     run = commands.add_parser("sweep", help="the benchmark, or a trace, at every combination of values; can be resumed")
     run.add_argument("dir", nargs="?", metavar="DIR", help="folder with the two commands (default: data/pr46216)")
     run.add_argument("--policies", nargs="+", metavar="NAME", help="default: both LRUs; with --trace every policy")
@@ -159,7 +137,7 @@ def _add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     run.add_argument("--order", help="flat, prefix or prefix-protected (default: flat)")
     run.add_argument("--workers", type=int, metavar="N", help="processes (default: one a core)")
     run.add_argument("--dask", metavar="ADDRESS", help="a Dask scheduler: run on its workers instead")
-    run.add_argument("--out", metavar="FILE", help="JSON lines; a rerun resumes from it")
+    run.add_argument("--out", metavar="FILE", type=out_file, help="JSON lines; a rerun resumes from it")
     run.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
@@ -175,7 +153,7 @@ def _add_advise(advise: argparse.ArgumentParser) -> None:
     advise.add_argument("--world-size", type=int, metavar="N", default=1, help="tensor-parallel workers (default: 1)")
     advise.add_argument("--model", default="MODEL", help="for the command line that comes out")
     advise.add_argument("--root-dir", metavar="DIR", default="/mnt/nvme", help="of the disk tier, in the same")
-    advise.add_argument("--html", metavar="FILE", help="write a page with the figures as well")
+    advise.add_argument("--html", metavar="FILE", type=out_file, help="write a page with the figures as well")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -200,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if args.debug:
             raise
-        print(f"kvlab {args.command}: {error}", file=sys.stderr)
+        text = os_error_text(error) if isinstance(error, OSError) else str(error)
+        print(f"kvlab {args.command}: {text}", file=sys.stderr)
         return 2
     except ImportError as error:
         if args.debug:

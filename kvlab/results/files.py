@@ -54,8 +54,18 @@ def save_result(result: Result, path: str | Path) -> Path:
 
 
 def write_atomic(path: str | Path, text: str) -> Path:
-    """Text into a temporary file beside `path`, then one rename. On failure nothing is left behind."""
+    """Text into a temporary file beside `path`, then one rename. On failure nothing is left behind, and an OSError
+    names `path`, not the temporary file."""
     target = Path(path)
+    try:
+        return _written(target, text)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(target)) from error
+
+
+def _written(target: Path, text: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:

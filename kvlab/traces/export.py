@@ -23,6 +23,7 @@ from kvlab.traces.trace import Trace, requests_of
 
 def export(trace: Any, path: str | os.PathLike[str], *, renumber: bool = True) -> Path:
     """Write a path's, a `Trace`'s or any requests to `path`, compressed if it ends in .gz or .zst. All or nothing.
+    Folders that are missing are made.
 
     Raises ValueError for a trace without block ids: it would read as a trace in which nothing is ever shared.
     """
@@ -59,6 +60,7 @@ def mooncake_lines(requests: Iterable[TraceRequest], renumber: bool = True) -> I
 
 @contextmanager
 def _whole_or_nothing(target: Path) -> Iterator[IO[bytes]]:
+    target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as raw:

@@ -43,6 +43,7 @@ ORDER = (
     ("doctor",),
     ("exercises", "integrations"),
     ("grading",),
+    ("arguments",),
     ("cli",),
     ("__main__",),
     ("lab",),

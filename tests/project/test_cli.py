@@ -112,10 +112,10 @@ def test_show_of_a_broken_file_names_it(text: str, tmp_path: Path, capsys: pytes
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = run_module("--debug", "show", "no-such.json", cwd=tmp_path)
+    done = run_module("--debug", "explain", "no-such-dir", cwd=tmp_path)
     assert done.returncode != 0
     assert "Traceback" in done.stderr
-    done = run_module("show", "no-such.json", cwd=tmp_path)
+    done = run_module("explain", "no-such-dir", cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
