@@ -10,22 +10,23 @@ Notes:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from kvlab.block_status import get_block_status
 from kvlab.config import ConfigError, KVLayout, PRInput, load_dir, load_layout
 from kvlab.connector import COMPLETION_ORDERS, CompletionOrder
-from kvlab.engine import EngineConfig, SchedulerCosts
-from kvlab.experiment.arm import ArmSpec, GroupSpec, SchedulerClock, TierSpec
+from kvlab.experiment.arm import ArmSpec, SchedulerClock
 from kvlab.experiment.assumed import Assumption, is_number
 from kvlab.experiment.assumed import load_assumptions as load_assumptions
 from kvlab.experiment.given import assumptions_given, refuse_too_long, refuse_what_cannot_run
+from kvlab.experiment.server import ServerSpec
+from kvlab.experiment.server_config import server_spec
 from kvlab.experiment.storage import with_storage
-from kvlab.paths import data_dir, default_input_dir
+from kvlab.paths import default_input_dir
 from kvlab.policies import get_policy_class
-from kvlab.spec import layout_for, offloading_spec
+from kvlab.spec import layout_for
 from kvlab.workload import WorkloadSpec
 
 SCALES: dict[str, int] = {"tiny": 25, "laptop": 4, "paper": 1}
@@ -181,88 +182,31 @@ def with_gpu_rate(arm: ArmSpec, gpu_rate: float, factor: float) -> ArmSpec:
 def _base_arm(
     config: ExperimentConfig, pr_input: PRInput, assumed: Mapping[str, Assumption], layout: KVLayout
 ) -> ArmSpec:
-    s = config.factor
-    value = {name: a.value for name, a in assumed.items()}
-    serve, transfer = pr_input.serve, pr_input.kv_transfer
     if pr_input.guidellm.rate_type != "concurrent":
         raise ConfigError(
             f"rate_type must be concurrent to be run, not {pr_input.guidellm.rate_type!r}: others are only explained",
             key="rate_type",
         )
-    world_size = serve.tensor_parallel_size * serve.pipeline_parallel_size
-    spec = offloading_spec(transfer, layout, world_size, pipeline_parallel_size=serve.pipeline_parallel_size)
-    block_bytes, num_cpu_blocks = spec.block_bytes, spec.num_blocks
-    if num_cpu_blocks < s:
-        raise ConfigError(
-            f"cpu_bytes_to_use {transfer.cpu_bytes_to_use} holds {num_cpu_blocks} blocks of {block_bytes} bytes: "
-            f"at scale {config.scale} at least {s * block_bytes} bytes are needed for one",
-            key="cpu_bytes_to_use",
-            value=transfer.cpu_bytes_to_use,
-        )
-    num_gpu_blocks = int(value["num_gpu_blocks"])
-    if num_gpu_blocks < 2 * s:
-        raise ConfigError(
-            f"num_gpu_blocks must be at least {2 * s} at scale {config.scale}, not {num_gpu_blocks}",
-            key="num_gpu_blocks",
-        )
+    server = server_spec(
+        pr_input.serve,
+        pr_input.kv_transfer,
+        assumed,
+        layout,
+        policy=config.policies[0],
+        completion_order=config.completion_order,
+        scheduler_clock=config.scheduler_clock,
+        scale=config.scale,
+        factor=config.factor,
+    )
     try:
-        workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(s)
+        workload = WorkloadSpec.from_guidellm(pr_input.guidellm).scaled(config.factor)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if config.seed is not None:
         workload = replace(workload, random_seed=config.seed)
     if config.seconds is not None:
         workload = replace(workload, max_seconds=config.seconds)
-    num_tiers = len(transfer.secondary_tiers)
-    tier = TierSpec(
-        write_bandwidth=value["disk_write"] * s,
-        read_bandwidth=value["disk_read"] * s,
-        latency_s=value["disk_latency_s"] / s**2,
-        queue_depth=int(value["disk_queue_depth"]),
-    )
-    return ArmSpec(
-        name="",
-        policy=config.policies[0],
-        guard=True,
-        block_status="slots",
-        num_cpu_blocks=num_cpu_blocks // s,
-        num_gpu_blocks=num_gpu_blocks // s,
-        block_bytes=block_bytes,
-        groups=_groups(layout, s),
-        world_size=world_size,
-        enable_prefix_caching=serve.enable_prefix_caching,
-        offload_prompt_only=transfer.offload_prompt_only,
-        completion_order=config.completion_order,
-        workload=workload,
-        engine=EngineConfig(
-            max_num_batched_tokens=max(1, int(value["max_num_batched_tokens"]) // s),
-            max_num_seqs=int(value["max_num_seqs"]),
-            gpu_step_s=value["gpu_step_s"] / s**2,
-            gpu_rate=value["gpu_rate"] * s,
-            idle_step_s=value["idle_step_s"] / s**2,
-        ),
-        max_model_len=int(value["max_model_len"]),
-        gpu_to_cpu_bandwidth=value["gpu_to_cpu_bandwidth"] * s,
-        cpu_to_gpu_bandwidth=value["cpu_to_gpu_bandwidth"] * s,
-        tiers=(tier,) * num_tiers,
-        scheduler_clock=config.scheduler_clock,
-        scheduler_costs=SchedulerCosts.load(data_dir() / "scheduler_costs.json")
-        if config.scheduler_clock == "counted"
-        else None,
-    )
-
-
-def _groups(layout: KVLayout, factor: int) -> tuple[GroupSpec, ...]:
-    return tuple(
-        GroupSpec(
-            kind=group.kind,
-            sliding_window_tokens=None
-            if group.sliding_window_tokens is None
-            else max(group.block_size_tokens, group.sliding_window_tokens // factor),
-            block_size_tokens=group.block_size_tokens,
-        )
-        for group in layout.groups
-    )
+    return ArmSpec(name="", workload=workload, **{f.name: getattr(server, f.name) for f in fields(ServerSpec)})
 
 
 def parse_policies(names: Sequence[str]) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kvlab.config import ConfigError, KVLayout, PRInput, ServeConfig
+from kvlab.config import ConfigError, KVLayout, KVTransferConfig, PRInput, ServeConfig
 from kvlab.config.source import Setting
 from kvlab.experiment.assumed import Assumption
 
@@ -39,7 +39,17 @@ def assumptions_given(
 
 def refuse_what_cannot_run(pr_input: PRInput, layout: KVLayout) -> None:
     """ConfigError for the first setting that would change the run and that kvlab explains but does not model."""
-    for setting, why in (*_of_guidellm(pr_input), *_of_serve(pr_input.serve, layout), *_of_transfer(pr_input, layout)):
+    _refuse_first(_of_guidellm(pr_input))
+    refuse_server_that_cannot_run(pr_input.serve, pr_input.kv_transfer, layout)
+
+
+def refuse_server_that_cannot_run(serve: ServeConfig, transfer: KVTransferConfig, layout: KVLayout) -> None:
+    """The same for a server alone, whatever is sent to it."""
+    _refuse_first((*_of_serve(serve, layout), *_of_transfer(transfer, layout)))
+
+
+def _refuse_first(found: Iterable[tuple[Setting, str]]) -> None:
+    for setting, why in found:
         raise ConfigError(
             f"{setting.name} {setting.value!r} {why}: kvlab explains it, but cannot run it",
             key=setting.name, value=setting.value, where=setting.origin or "",
@@ -83,8 +93,7 @@ def _of_serve(serve: ServeConfig, layout: KVLayout) -> Iterator[tuple[Setting, s
         yield serve.setting(told), f"must be of {layout.dtype_bytes} bytes, as the {layout.dtype} of {layout.name!r} is"
 
 
-def _of_transfer(pr_input: PRInput, layout: KVLayout) -> Iterator[tuple[Setting, str]]:
-    transfer = pr_input.kv_transfer
+def _of_transfer(transfer: KVTransferConfig, layout: KVLayout) -> Iterator[tuple[Setting, str]]:
     for name, written in (("block_size_factor", "blocks_per_chunk"), ("store_threshold", "store_threshold")):
         value = getattr(transfer, name)
         if value is not None and value > 1:

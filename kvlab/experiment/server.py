@@ -13,7 +13,7 @@ from typing import Literal
 
 from kvlab.base import ManagerStats
 from kvlab.block_pool import BlockPool
-from kvlab.connector import CompletionOrder, ConnectorStats, OffloadingConnector
+from kvlab.connector import CompletionOrder, ConnectorOptions, ConnectorStats, OffloadingConnector
 from kvlab.engine import (
     Arrivals,
     Clock,
@@ -79,7 +79,12 @@ class ServerSpec:
 
 
 def build_server(
-    spec: ServerSpec, source: SentRequests, arrivals: Arrivals | None = None
+    spec: ServerSpec,
+    source: SentRequests,
+    arrivals: Arrivals | None = None,
+    *,
+    manager_type: type[TieringOffloadingManager] = TieringOffloadingManager,
+    options: ConnectorOptions | None = None,
 ) -> tuple[Engine, TieringOffloadingManager]:
     """Everything on the virtual clock, ready to `start`.
 
@@ -110,7 +115,10 @@ def build_server(
             raise ValueError("scheduler_clock 'counted' needs scheduler_costs")
         return CountedScheduler(clock, spec.scheduler_costs, stats, connector)
 
-    engine, manager = assemble(spec, source, clock=clock, scheduler=scheduler, workers=workers, tiers=tiers)
+    engine, manager = assemble(
+        spec, source, clock=clock, scheduler=scheduler, workers=workers, tiers=tiers,
+        manager_type=manager_type, options=options,
+    )  # fmt: skip
     engine.arrivals = arrivals
     return engine, manager
 
@@ -124,12 +132,14 @@ def assemble(
     workers: Workers,
     tiers: tuple[SecondaryTierManager, ...],
     model: StepModel | None = None,
+    manager_type: type[TieringOffloadingManager] = TieringOffloadingManager,
+    options: ConnectorOptions | None = None,
 ) -> tuple[Engine, TieringOffloadingManager]:
     """Manager, connector, block pool and engine, the same on either clock."""
     primary = CPUPrimaryTierOffloadingManager(
         spec.num_cpu_blocks, spec.policy, guard=spec.guard, block_status=spec.block_status, time_calls="evict"
     )
-    manager = TieringOffloadingManager(primary, tiers)
+    manager = manager_type(primary, tiers)
     connector = OffloadingConnector(
         manager,
         spec.groups,
@@ -137,6 +147,7 @@ def assemble(
         completion_order=spec.completion_order,
         offload_prompt_only=spec.offload_prompt_only,
         enable_prefix_caching=spec.enable_prefix_caching,
+        options=options,
         make_keys=lambda req, num_groups: req.offload_keys(num_groups),  # type: ignore[attr-defined]
     )
     engine = Engine(

@@ -12,7 +12,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 
 from kvlab.base import OffloadingStateError, OffloadKey, PrepareStoreOutput, ReqContext
@@ -169,6 +169,11 @@ class Transfers:
             unused = self._promoted_unused.intersection(output.evicted_keys)
             self._promoted_unused -= unused
             self.promotions_evicted_unused += len(unused)
+
+    @property
+    def promoted_unused(self) -> Set[OffloadKey]:
+        """Blocks that came from a tier and that no GPU load has read since."""
+        return self._promoted_unused
 
     @property
     def pending(self) -> bool:
