@@ -94,6 +94,11 @@ class BlockPool:
         return self._blocks.num_free()
 
     @property
+    def num_used(self) -> int:
+        """Blocks that requests hold, and free ones that still hold a cached hash."""
+        return self.num_gpu_blocks - 1 - self._blocks.num_unhashed()
+
+    @property
     def usage(self) -> float:
         """Share of the usable blocks that requests hold, 0.0 to 1.0."""
         return 1.0 - self.num_free / (self.num_gpu_blocks - 1)

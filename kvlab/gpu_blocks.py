@@ -31,6 +31,10 @@ class GPUBlocks:
     def num_free(self) -> int:
         return len(self._unhashed) + len(self._hashed)
 
+    def num_unhashed(self) -> int:
+        """Free blocks that hold nothing anybody could find."""
+        return len(self._unhashed)
+
     def get_new_blocks(self, num_blocks: int) -> list[int]:
         """Take blocks from the head of the free queue; a hash that one still holds is forgotten."""
         keep = max(0, len(self._unhashed) - num_blocks)

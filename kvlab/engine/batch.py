@@ -115,7 +115,9 @@ class Batch:
             return False
         self._loaded.remove(req.request_id)
         # A hit of the whole prompt still has to compute its last token, for the logits.
-        req.num_computed_tokens = min(req.num_computed_tokens, req.num_tokens - 1)
+        surplus = max(0, req.num_computed_tokens - (req.num_tokens - 1))
+        req.num_computed_tokens -= surplus
+        req.num_external_tokens -= surplus
         req.status = RequestStatus.PREEMPTED if req.num_preemptions else RequestStatus.WAITING
         return True
 

@@ -240,7 +240,7 @@ class Engine(Batch):
         if req.first_token_s is None:
             req.first_token_s = self.clock.now
             self.stats.input_tokens += req.num_prompt_tokens
-            req.cached_external_tokens = min(req.num_external_tokens, req.num_cached_tokens)
+            req.cached_external_tokens = req.num_external_tokens
             self.stats.cached_tokens += req.cached_external_tokens
         self._inflight_prefills.pop(req.request_id, None)
         req.num_output_tokens += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kvlab.workload import Request
@@ -58,3 +60,25 @@ def test_a_prompt_is_on_the_gpu_or_loaded_or_computed(prefix_caching: bool, grou
     assert computed + stats.output_tokens - len(done) == stats.computed_tokens
     assert (sum(d.gpu_cached_tokens for d in done) > 0) is prefix_caching
     assert len({d.request_id for d in done}) == len(done) == 16
+
+
+def test_the_last_token_of_a_whole_hit_is_taken_from_the_load_not_from_the_gpu() -> None:
+    """The first prompt loses its last block on the GPU and comes again: three blocks there, one loaded but for a token."""
+    engine = make_engine(spec(prompt_tokens=32, prefix_count=50), num_gpu=12, prefix_caching=True, bandwidth=1e9)
+    workload = engine.source.workload  # type: ignore[attr-defined]
+    first, second, third = (workload.request(conversation) for conversation in range(3))
+    engine.arrivals = AtTimes([0.0, 10.0, 20.0, 30.0], [first, second, third, replace(first, request_id="again")])
+    engine.run(until_s=1e9)
+    again = engine.completed[-1]
+    assert (again.num_prompt_tokens, again.gpu_cached_tokens, again.cached_tokens) == (64, 48, 15)
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_blocks_in_use_are_those_of_requests_and_those_with_a_hash(prefix_caching: bool) -> None:
+    engine = make_engine(samples=2, num_gpu=200, prefix_caching=prefix_caching)
+    engine.start()
+    engine.step()
+    assert engine.pool.num_used == 199 - engine.pool.num_free > 0
+    engine.run(until_s=1e9)
+    assert engine.pool.num_free == 199
+    assert (engine.pool.num_used > 0) is prefix_caching
