@@ -63,7 +63,7 @@ def test_a_prompt_is_on_the_gpu_or_loaded_or_computed(prefix_caching: bool, grou
 
 
 def test_the_last_token_of_a_whole_hit_is_taken_from_the_load_not_from_the_gpu() -> None:
-    """The first prompt loses its last block on the GPU and comes again: three blocks there, one loaded but for a token."""
+    """The first prompt loses its last block on the GPU and comes again: three are there, one is loaded."""
     engine = make_engine(spec(prompt_tokens=32, prefix_count=50), num_gpu=12, prefix_caching=True, bandwidth=1e9)
     workload = engine.source.workload  # type: ignore[attr-defined]
     first, second, third = (workload.request(conversation) for conversation in range(3))
