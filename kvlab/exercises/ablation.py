@@ -110,8 +110,8 @@ EXERCISE = Exercise(
     level=3,
     entry="ablation",
     task=(
-        "Three changes, eight runs, one gain. Slots are worth 1.4x on top of the scan and nothing on top of the list. "
-        "Split the gain fairly."
+        "Three changes, eight runs, one gain. Say slots are worth 1.4x on top of the scan and nothing on top of the "
+        "list. Split the gain fairly."
     ),
     teaches="that 'this change brought 1.4x' means nothing without saying on top of what.",
     does_not_teach="the spread of the runs: a factor within the noise is no factor.",

@@ -175,7 +175,7 @@ CATALOGUE = (
         ("run the loop with pinned copies and a real compute step", "compare it with the model"),
         15,
         15,
-        needs="kvlab; without a GPU it shows recorded runs",
+        needs="kvlab; without a GPU it runs on the CPU",
     ),
     Entry(
         "09",

@@ -32,13 +32,22 @@ def slider(what: str, values: Sequence[Any], start: Any, unit: str = "") -> ipyw
     return ipywidgets.SelectionSlider(options=options, value=start, description=what, style=_LABEL, layout=_WIDE)
 
 
-def explore(draw: Callable[..., Any], beside: Sequence[ipywidgets.Widget] = (), **controls: ipywidgets.Widget) -> None:
+def explore(
+    draw: Callable[..., Any],
+    beside: Sequence[ipywidgets.Widget] = (),
+    play: bool = False,
+    **controls: ipywidgets.Widget,
+) -> None:
     """Show `draw(**values)` and the controls that change its arguments; moving one draws again.
 
-    `beside`: widgets to show with the controls that are no arguments.
+    `beside`: widgets to show with the controls that are no arguments. `play`: a button that runs through the values of
+    the only control, a `slider`, from where it stands.
 
     Whatever `draw` raises later is shown as a line below the controls; at first it is raised as usual.
     """
+    if play:
+        (only,) = controls.values()
+        beside = [*beside, _play_button(only)]
     picture = draw(**{name: control.value for name, control in controls.items()})
     height = picture.layout.height or 450
     status = ipywidgets.HTML()
@@ -60,6 +69,12 @@ def explore(draw: Callable[..., Any], beside: Sequence[ipywidgets.Widget] = (), 
         control.observe(redraw, names="value")
     display(ipywidgets.VBox([*beside, *controls.values(), status]))  # type: ignore[no-untyped-call]
     handle = display(_bundle(picture), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+
+def _play_button(moved: ipywidgets.SelectionSlider) -> ipywidgets.Play:
+    button = ipywidgets.Play(min=0, max=len(moved.options) - 1, interval=1_200, value=moved.index)
+    ipywidgets.jslink((button, "value"), (moved, "index"))
+    return button
 
 
 def _bundle(picture: Any) -> dict[str, Any]:
