@@ -98,7 +98,7 @@ def _add_reproduce(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _add_traces(commands: argparse._SubParsersAction[Parser]) -> None:
     replay = commands.add_parser("replay", help="block hits of eviction policies on a trace, for any capacity")
-    replay.add_argument("--policies", nargs="+", metavar="NAME", help="default: every textbook policy")
+    replay.add_argument("--policies", nargs="+", metavar="NAME", help="default: the textbook policies and vLLM's")
     replay.add_argument("--capacities", nargs="+", type=int, metavar="BLOCKS", help="default: 1000 5000 10000")
     replay.add_argument("--order", default="flat", help="flat, prefix or prefix-protected (default: flat)")
     replay.add_argument(

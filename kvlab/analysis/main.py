@@ -8,19 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvlab.analysis.capacity import CapacityCurve, capacity_curve
-from kvlab.analysis.policies import REPLAY_POLICIES
-from kvlab.analysis.replay import ReplayResult, block_ids, compare
+from kvlab.analysis.policies import default_policies, replay_policies
+from kvlab.analysis.replay import DEFAULT_CAPACITIES, ReplayResult, block_ids, compare
 from kvlab.traces.main import trace_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-DEFAULT_CAPACITIES = (1_000, 5_000, 10_000)
-
 
 def main(args: argparse.Namespace, console: Console) -> int:
     trace = trace_of(args)
-    policies = list(dict.fromkeys(args.policies or REPLAY_POLICIES))
+    policies = list(dict.fromkeys(args.policies or default_policies()))
     capacities = list(dict.fromkeys(args.capacities or DEFAULT_CAPACITIES))
     requests = [tuple(ids) for ids in block_ids(trace)]
     results = compare(requests, policies, capacities, args.order)
@@ -29,6 +27,8 @@ def main(args: argparse.Namespace, console: Console) -> int:
         print(json.dumps(_as_json(args, trace.skipped, results, curve), indent=2))
         return 0
     _print(console, args, results, len({block for ids in requests for block in ids}))
+    if not args.policies and (more := sorted(set(replay_policies()) - set(policies))):
+        console.print(f"Slower ones, by --policies: {', '.join(more)}", highlight=False)
     for result in results:
         if result.overshoot:
             console.print(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kvlab.analysis.policies import ReplayPolicy, make_replay_policy
+from kvlab.analysis.policies import ReplayPolicy, default_policies, make_replay_policy
 from kvlab.checks import require, unknown_name
 from kvlab.policies import CachePolicy
 from kvlab.traces import Trace, TraceRequest, load
@@ -24,6 +24,7 @@ from kvlab.traces import Trace, TraceRequest, load
 if TYPE_CHECKING:
     import pandas as pd
 
+DEFAULT_CAPACITIES = (1_000, 5_000, 10_000)
 ORDERS = ("flat", "prefix", "prefix-protected")
 AnyRequest: TypeAlias = TraceRequest | Sequence[int]
 
@@ -129,12 +130,16 @@ def leading_run(cache: ReplayPolicy, ids: Sequence[int]) -> int:
 
 
 def compare(
-    trace: Any, policies: Iterable[str | type[CachePolicy]], capacities: Iterable[int], order: str = "flat"
+    trace: Any,
+    policies: Iterable[str | type[CachePolicy]] | None = None,
+    capacities: Iterable[int] = DEFAULT_CAPACITIES,
+    order: str = "flat",
 ) -> list[ReplayResult]:
-    """Every policy at every capacity, policies first. The trace is read once and kept in memory."""
+    """Every policy (None: `default_policies()`) at every capacity, policies first. The trace is read once and kept in
+    memory."""
     if order not in ORDERS:
         raise unknown_name("order", order, ORDERS)
-    policies, capacities = list(policies), list(capacities)
+    policies, capacities = list(default_policies() if policies is None else policies), list(capacities)
     for policy in policies:
         for capacity in capacities:
             make_replay_policy(policy, capacity)

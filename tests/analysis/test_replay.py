@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.analysis import capacity_curve, compare, replay, to_frame
+from kvlab.analysis import capacity_curve, compare, replay, replay_policies, to_frame
+from kvlab.analysis.policies import default_policies
 from kvlab.cli import main
 from kvlab.paths import data_dir
 from kvlab.traces import TraceRequest, load
@@ -146,6 +147,21 @@ def test_the_command_prints_the_table_and_the_curve(capsys: pytest.CaptureFixtur
     data = json.loads(capsys.readouterr().out)
     assert [r["hits"] for r in data["results"]] == [20837, 33082]
     assert data["lru_curve"]["hits"][500] == 20837
+
+
+def test_unasked_the_table_holds_vllms_own_policies_and_names_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", str(SAMPLE), "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert list(dict.fromkeys(r["policy"] for r in results)) == default_policies()
+    assert {"belady", "full_scan_lru", "evictable_list_lru", "logical_recency_lru", "vllm_arc"} <= set(
+        default_policies()
+    )
+    small = [list(range(8))] * 2
+    assert [r.policy for r in compare(small, capacities=[4])] == default_policies()
+    assert main(["replay", str(SAMPLE), "--capacities", "9"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for name in replay_policies():
+        assert name in printed
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.analysis import capacity_curve, compare, replay
+from kvlab.analysis import capacity_curve, compare, replay, replay_policies
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 CONVERSATION = TRACES / "mooncake" / "conversation_a.jsonl.gz"
 INTERLEAVED = TRACES / "weka-claude-code" / "interleaved_a.jsonl.gz"
 pytestmark = [
     pytest.mark.skipif(not TRACES.is_dir(), reason="the real traces are not here (../shared/traces)"),
-    pytest.mark.slow,  # 36 replays of 152,537 references, 5 of 1.3 million
+    pytest.mark.slow,  # 57 replays of 152,537 references, 5 of 1.3 million
 ]
 
 CAPACITIES = [1000, 5000, 10000]
@@ -31,10 +31,19 @@ CONVERSATION_HITS = {
     "evictable_list_lru": [6615, 16882, 31858],
     "logical_recency_lru": [6615, 16882, 31858],
     "vllm_arc": [7443, 16972, 30800],
+    "evictable_list_arc": [7443, 16972, 30800],
+    "cost_aware": [6668, 18198, 31609],
+    # `flat` tells a policy nothing about requests, sessions and positions: what is left of these is LRU.
+    "heap_lru": [6615, 16882, 31858],
+    "prefix_position": [6615, 16882, 31858],
+    "retention": [6615, 16882, 31858],
+    "session_superseded": [6615, 16882, 31858],
+    "tiny_lfu": [6615, 16882, 31858],
 }
 
 
 def test_conversation_for_every_policy() -> None:
+    assert set(CONVERSATION_HITS) == set(replay_policies())
     results = compare(CONVERSATION, CONVERSATION_HITS, CAPACITIES)
     assert {p: [r.hits for r in results if r.policy == p] for p in CONVERSATION_HITS} == CONVERSATION_HITS
     assert {r.references for r in results} == {152537}

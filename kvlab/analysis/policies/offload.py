@@ -3,8 +3,8 @@
 Notes:
 * A reference is a touch; a block that is not there is then stored, which evicts one when the cache is full. The touch
   of a missing block is what vLLM's connector sends too: ARC learns from it (ghosts).
-* The two LRUs the project is about take a shorter way to the same counts: they ignore the touch of a missing block, so
-  they are spared it, and what is resident is read from their map instead of through `get`.
+* The LRUs the project is about take a shorter way to the same counts: they ignore the touch of a missing block, so they
+  are spared it, and what is resident is read from their map instead of through `get`.
 * Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
 * Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
 * The prefix orders say which request a block belongs to: its session, when it came, its length and each block's
@@ -20,11 +20,16 @@ from typing import Any, cast
 from kvlab.analysis.policies.base import NOTHING, ReplayPolicy
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus, SlotsBlockStatus
-from kvlab.policies import CachePolicy, EvictableListLRUCachePolicy, FullScanLRUCachePolicy
+from kvlab.policies import (
+    CachePolicy,
+    EvictableListLRUCachePolicy,
+    FullScanLRUCachePolicy,
+    LogicalRecencyLRUCachePolicy,
+)
 from kvlab.policies.context import ARRIVAL_S, BLOCK_POSITIONS, PROMPT_TOKENS, SESSION_ID
 
 _LONGEST_RUN = 4096
-_SHORT_WAY = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
+_SHORT_WAY = (FullScanLRUCachePolicy, EvictableListLRUCachePolicy, LogicalRecencyLRUCachePolicy)
 
 
 class OffloadPolicy(ReplayPolicy):
@@ -74,10 +79,10 @@ class OffloadPolicy(ReplayPolicy):
         touch, insert, evict = (cast(Any, getattr(self.policy, name)) for name in ("touch", "insert", "evict"))
         capacity, request, hits = self.capacity, self._request, 0
         short_way = type(self.policy) in _SHORT_WAY
-        holds = cast(Any, self.policy).blocks.__contains__ if short_way else self.__contains__
+        get = cast(Any, self.policy.blocks.get if short_way else self.policy.get)  # type: ignore[attr-defined]
         run: list[int] = []
         for block in blocks:
-            if holds(block):
+            if get(block) is not None:
                 hits += 1
                 run.append(block)
                 if len(run) == _LONGEST_RUN:
