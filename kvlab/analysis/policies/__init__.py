@@ -1,12 +1,12 @@
 """Replay policies, one a file, and how to get one by name.
 
 Costs, of one run of `make bench` on the Mooncake conversation trace at 5,000 blocks, mostly misses, in which a bare
-OrderedDict loop did 4.2 million references/s of one core and cachetools' LRUCache 1.1. Every textbook policy that does
-not look ahead did 1.5 to 3.7, Belady's 0.9. The offload manager's own classes do more than order blocks, and replay runs
-them as they are: the two LRUs of the pull request did 1.4 and 1.6, `logical_recency_lru` 0.64, `vllm_arc` 0.38, all
-others 0.16 to 0.29. Memory, peak bytes a resident block with its id: 171 to 252 for the textbook policies, but 296 for
-LFU and 321 for S3-FIFO, ghosts included; 301 to 457 for those of vLLM, which keep a record of each block; 358 to 960 for
-the others.
+OrderedDict loop did 4.2 million references/s of one core and cachetools' LRUCache 1.1. Every textbook policy that
+does not look ahead did 1.5 to 3.7, Belady's 0.9. The offload manager's own classes do more than order blocks, and
+replay runs them as they are: the two LRUs of the pull request did 1.4 and 1.6, `logical_recency_lru` 0.64, `vllm_arc`
+0.38, all others 0.16 to 0.29. Memory, peak bytes a resident block with its id: 171 to 252 for the textbook policies,
+but 296 for LFU and 321 for S3-FIFO, ghosts included; 301 to 457 for those of vLLM, which keep a record of each block;
+358 to 960 for the others.
 """
 
 from __future__ import annotations
