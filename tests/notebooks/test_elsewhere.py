@@ -12,7 +12,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from kvlab.lab import elsewhere
 from kvlab.lab.catalogue import entry
 from kvlab.lab.elsewhere import INSTALL, add_install_cell, badges, install_cell, repository
-from kvlab.lab.files import notebooks_dir, read, source, tags, translated, written
+from kvlab.lab.files import code_cells, notebooks_dir, read, source, tags, translated, written
 from kvlab.lab.navigation import head_table
 
 ADDRESS = "https://github.com/someone/kvlab"
@@ -77,6 +77,7 @@ def test_the_builder_puts_it_in_once() -> None:
 
 @pytest.mark.parametrize("one", [*written(), *translated()], ids=lambda one: one.label)
 def test_committed_install_cells_are_the_builders(one: Any) -> None:
-    found = [cell for cell in read(notebooks_dir() / one.file)["cells"] if INSTALL in tags(cell)]
-    assert [source(cell) for cell in found] in ([], [install_cell(one, repository())]), "run: make notebooks"
-    assert found or one.number != "00"
+    """Each has it, once, and before any other code."""
+    code = code_cells(read(notebooks_dir() / one.file))
+    assert [INSTALL in tags(cell) for cell in code] == [True] + [False] * (len(code) - 1), "run: make notebooks"
+    assert source(code[0]) == install_cell(one, repository()), "run: make notebooks"

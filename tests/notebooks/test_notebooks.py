@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -144,6 +145,28 @@ def test_run_all_with_solutions(one: Entry) -> None:
     for name in cells:
         assert f"{name}: pass" in said
         assert f"use: {name}" not in said
+
+
+@pytest.mark.notebooks
+def test_blocks_came_back_and_were_compared(run_once: Any) -> None:
+    """08 says that no block differs: that is worth nothing if none came back, now or in the committed run."""
+    eighth = next(one for one in WRITTEN if one.number == "08")
+    for notebook in (committed(eighth), run_once("08")):
+        shown = json.dumps([output for _, output in outputs(notebook)])
+        arms = [int(number.replace(",", "")) for number in re.findall(r"MB back, ([\d,]+) compared", shown)]
+        assert len(arms) == 2 and all(arms)
+        assert f"{sum(arms):,} came back and were compared" in shown
+
+
+@pytest.mark.notebooks
+def test_any_cell_can_be_run_again() -> None:
+    """06 is the one that holds files, threads and memory: each of its cells twice in a row."""
+    sixth = committed(next(one for one in WRITTEN if one.number == "06"))
+    twice = [[cell, json.loads(json.dumps(cell))] if cell["cell_type"] == "code" else [cell] for cell in sixth["cells"]]
+    sixth["cells"] = [cell for pair in twice for cell in pair]
+    for number, cell in enumerate(sixth["cells"]):
+        cell["id"] = f"cell-{number}"
+    execute(sixth, notebooks_dir())
 
 
 @pytest.mark.notebooks
