@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
 
+from kvlab.analysis.advice_backlog import backlog_lines
+from kvlab.analysis.advice_line import AdviceLine, age, duration, percent, rate
 from kvlab.analysis.sizing import Sizing, Tier
 from kvlab.config import format_bytes
 
@@ -13,24 +13,8 @@ _INCLUSIVE = "every full block is stored at once and every hit refreshes it in a
 _ALL_ALIKE = "all cache groups of a block live and go together"
 
 
-@dataclass(frozen=True, slots=True)
-class AdviceLine:
-    """`text` says it in words, `value` in `unit` for programs (None: cannot be said, `text` says why)."""
-
-    topic: str
-    name: str
-    value: float | int | None
-    unit: str
-    text: str
-    reason: str
-    assumed: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def advice_lines(sizing: Sizing) -> Iterator[AdviceLine]:
-    for topic in (_traffic, _reach, _hits, _break_even, _writes, _backlog, _choice):
+    for topic in (_traffic, _reach, _hits, _break_even, _writes, backlog_lines, _choice):
         yield from topic(sizing)
 
 
@@ -46,7 +30,7 @@ def _traffic(s: Sizing) -> Iterator[AdviceLine]:
     share = s.walk.busy_s / s.walk.span_s if s.walk.span_s else 0.0
     yield AdviceLine(
         "traffic", "gpu_busy", share, "share of the time",
-        f"the GPU computes for {_duration(s.walk.busy_s)} of {_duration(s.walk.span_s)}"
+        f"the GPU computes for {duration(s.walk.busy_s)} of {duration(s.walk.span_s)}"
         + (": it has hardly a pause, so requests wait for one another" if share > 0.95 else ""),
         f"prompt tokens without those hit in any tier, and output tokens, at {s.figures.gpu_rate:,.0f} tokens/s",
         "arrivals as in the trace, one request after the other",
@@ -59,7 +43,7 @@ def _reach(s: Sizing) -> Iterator[AdviceLine]:
         reached = s.curve.hits_at(near)
         text = (
             f"the {tier.tier} tier holds {tier.blocks:,} blocks ({format_bytes(tier.bytes)}): reuse no further back "
-            f"than {near:,} different blocks, {_percent(reached, best)} of all there is"
+            f"than {near:,} different blocks, {percent(reached, best)} of all there is"
         )
         if tier.tier == "CPU" and 0 < tier.blocks <= s.gpu_blocks:
             text = (
@@ -85,8 +69,8 @@ def _hits(s: Sizing) -> Iterator[AdviceLine]:
     for tier in s.tiers:
         yield AdviceLine(
             "hits", f"{tier.tier.lower()}_hit_tokens", tier.hit_tokens, "tokens",
-            f"{tier.tier}: {tier.hit_tokens:,} tokens hit ({_percent(tier.hit_blocks, s.curve.references)} of the full "
-            f"blocks), {_duration(tier.saved_s)} of prefill not computed" + _loading(tier),
+            f"{tier.tier}: {tier.hit_tokens:,} tokens hit ({percent(tier.hit_blocks, s.curve.references)} of the full "
+            f"blocks), {duration(tier.saved_s)} of prefill not computed" + _loading(tier),
             f"{tier.hit_blocks:,} blocks of {s.cost.block_tokens:,} tokens that no tier above has",
             _ALL_ALIKE + (
                 f"; {s.walk.whole_prompts:,} requests hit in every token, where an engine computes the last block again"
@@ -96,7 +80,7 @@ def _hits(s: Sizing) -> Iterator[AdviceLine]:
     saved = sum(tier.saved_s for tier in s.tiers)
     yield AdviceLine(
         "hits", "prefill_saved", saved, "seconds",
-        f"all tiers together: {_duration(saved)} of prefill not computed",
+        f"all tiers together: {duration(saved)} of prefill not computed",
         f"hit tokens at {s.figures.gpu_rate:,.0f} computed tokens/s", "one rate, whatever the length of the prompt",
     )  # fmt: skip
 
@@ -106,7 +90,7 @@ def _loading(tier: Tier) -> str:
         return ""
     if tier.load_s is None:
         return "; how long the copies take is not said: no rate of CPU to GPU copies was given"
-    return f", {_duration(tier.load_s)} to load them" if tier.load_s else ""
+    return f", {duration(tier.load_s)} to load them" if tier.load_s else ""
 
 
 def _break_even(s: Sizing) -> Iterator[AdviceLine]:
@@ -120,13 +104,13 @@ def _break_even(s: Sizing) -> Iterator[AdviceLine]:
     window = "" if len({g.kind for g in s.cost.layout.groups}) < 2 else "; of a sliding window only its last part"
     yield AdviceLine(
         "break-even", "disk_break_even", shortest, "tokens", text,
-        f"{format_bytes(s.cost.load_bytes(1))} a token{window}, {_rate(s.figures.disk_read)} against "
+        f"{format_bytes(s.cost.load_bytes(1))} a token{window}, {rate(s.figures.disk_read)} against "
         f"{s.figures.gpu_rate:,.0f} computed tokens/s", "an idle disk; nothing overlapped; no latency",
     )  # fmt: skip
     needed = s.figures.gpu_rate * s.cost.load_bytes(1)
     yield AdviceLine(
         "break-even", "copy_break_even", needed, "bytes/s",
-        f"CPU to GPU copies beat computing at any length above {_rate(needed)}",
+        f"CPU to GPU copies beat computing at any length above {rate(needed)}",
         "bytes of a token x computed tokens/s: compare it with what `kvlab gpu` measures", "nothing overlapped",
     )  # fmt: skip
 
@@ -139,7 +123,7 @@ def _writes(s: Sizing) -> Iterator[AdviceLine]:
         return
     yield AdviceLine(
         "disk writes", "written_per_hour", hourly, "bytes/hour", f"{format_bytes(hourly)} an hour go to disk",
-        f"{s.walk.new_blocks:,} different blocks in {_duration(s.walk.span_s)}; a block that is there is not written "
+        f"{s.walk.new_blocks:,} different blocks in {duration(s.walk.span_s)}; a block that is there is not written "
         "again", "the disk is empty at the start, so its first hours are the busiest; the drive's own write "
         "amplification is left out",
     )  # fmt: skip
@@ -149,50 +133,9 @@ def _writes(s: Sizing) -> Iterator[AdviceLine]:
         text, years = "nothing is written: the drive does not wear", None
     else:
         years = tbw * 1e12 / hourly / 24 / 365
-        text = f"a drive rated for {tbw:,g} TB written lasts {_age(years)} at this rate, day and night"
+        text = f"a drive rated for {tbw:,g} TB written lasts {age(years)} at this rate, day and night"
     yield AdviceLine("disk writes", "drive_lifetime", years, "years", text, "rated terabytes / bytes an hour",
                      "this traffic around the clock; one drive takes all of it")  # fmt: skip
-
-
-def _backlog(s: Sizing) -> Iterator[AdviceLine]:
-    backlog, write = s.walk.backlog, s.figures.disk_write
-    ratio = s.production / write
-    text = (
-        f"while it only prefills, the GPU stores {_rate(s.production)}, {ratio:.2g} times what the disk writes"
-        if ratio > 1
-        else f"even while it only prefills, the GPU stores no more than the disk writes: {_rate(s.production)}"
-    )
-    if ratio > 1 and s.cpu_bytes:
-        text += f"; {_duration(s.cpu_bytes / (s.production - write))} of that fill the CPU tier with pins"
-    yield AdviceLine("backlog", "production", s.production, "bytes/s", text,
-                     f"bytes of a token x {s.figures.gpu_rate:,.0f} tokens/s against {_rate(write)}",
-                     "every prompt token is new")  # fmt: skip
-    moment = f"at {_duration(backlog.peak_s)}" if backlog.peak_bytes else "never any"
-    yield AdviceLine(
-        "backlog", "peak_backlog", backlog.peak_bytes, "bytes",
-        f"most that waits for the disk: {format_bytes(backlog.peak_bytes)} ({moment}); a CPU tier above that is never "
-        "full of pins", "new blocks evenly over each prefill, written first in, first out",
-        "arrivals as in the trace; a GPU whose steps are always full: a real one is slower, so its pins come later; "
-        "reads from the disk do not slow its writes",
-    )  # fmt: skip
-    if not s.cpu_blocks:
-        return
-    if backlog.full_s is None:
-        text = "pins never fill the CPU tier"
-    else:
-        text = (
-            f"pins fill the CPU tier, first at {_duration(backlog.full_s)}: from there on stores are refused, "
-            "and the hits above are more than there will be"
-        )
-    yield AdviceLine("backlog", "pins_fill", backlog.full_s, "seconds", text,
-                     f"the backlog against {format_bytes(s.cpu_bytes)}", "from an empty CPU tier")  # fmt: skip
-    pinned = s.most_pinned_keys
-    yield AdviceLine(
-        "backlog", "full_scan_inspects", pinned + 1, "blocks an eviction",
-        f"at the worst moment the full scan (vLLM up to 0.23) inspects up to {pinned + 1:,} blocks for one victim, the "
-        "evictable list (0.24 on) 1", "pinned keys that may stand before the first evictable one, and the victim",
-        "all of them stand before it; with no evictable block left, the guard of PR 45757 refuses without looking",
-    )  # fmt: skip
 
 
 def _choice(s: Sizing) -> Iterator[AdviceLine]:
@@ -203,7 +146,7 @@ def _choice(s: Sizing) -> Iterator[AdviceLine]:
     elif not best:
         text = "no CPU tier: nothing in this trace is used twice"
     elif not s.cpu_blocks:
-        text = f"no CPU tier: the GPU's own cache has {_percent(reached, best)} of the hits there are"
+        text = f"no CPU tier: the GPU's own cache has {percent(reached, best)} of the hits there are"
     else:
         text = f"cpu_bytes_to_use {s.cpu_bytes:,} ({format_bytes(s.cpu_bytes)}): the smallest within {within:g} %"
     yield AdviceLine(
@@ -223,24 +166,6 @@ def _choice(s: Sizing) -> Iterator[AdviceLine]:
         text = "no disk tier: loading its hits takes longer than computing them"
     yield AdviceLine(
         "choice", "disk_gain", disk.saved_s - (disk.load_s or 0.0), "seconds", text,
-        f"{_duration(disk.saved_s)} of prefill against {_duration(disk.load_s or 0.0)} of loading",
+        f"{duration(disk.saved_s)} of prefill against {duration(disk.load_s or 0.0)} of loading",
         "an idle disk; a disk pays more after a restart, which this trace does not show",
     )  # fmt: skip
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "0.0%"
-
-
-def _rate(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / 1e9:,.3g} GB/s"
-
-
-def _age(years: float) -> str:
-    return f"{years:,.3g} years" if years >= 1 else f"{years * 365:,.0f} days"
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 7200:
-        return f"{seconds / 3600:,.1f} h"
-    return f"{seconds / 60:,.1f} min" if seconds >= 120 else f"{seconds:,.3g} s"

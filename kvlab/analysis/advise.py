@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvlab.analysis.advice_config import kv_transfer_config, serve_command
-from kvlab.analysis.advice_lines import AdviceLine, advice_lines
+from kvlab.analysis.advice_line import AdviceLine
+from kvlab.analysis.advice_lines import advice_lines
 from kvlab.analysis.capacity import CapacityCurve, capacity_curve
 from kvlab.analysis.kv_cost import KVCost, kv_cost
 from kvlab.analysis.sizing import Figures, Sizing, Tier

@@ -1,4 +1,5 @@
-"""Figures of an advice: hits against the size of the CPU tier, hit tokens by tier, what waits for the disk."""
+"""Figures of an advice: hits against the size of the CPU tier, hit tokens by tier, what waits for the disk, how far
+back reuse lies."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.advise import Advice
 from kvlab.analysis.sizing import Sizing
 from kvlab.config import format_bytes
+from kvlab.plots.reuse_times import reuse_distances
 from kvlab.plots.style import STATE_COLOURS, TIER_COLOURS, finish, thin
 
 _NAMES = {"GPU": "GPU", "CPU": "CPU", "disk": "NVMe"}
@@ -14,9 +16,12 @@ _GB = 1e9
 
 
 def advice_figures(advice: Advice) -> dict[str, go.Figure]:
-    """Name -> figure. Every one is a model's output: its inputs stand below it."""
+    """Name -> figure. All but `reuse`, which is counted, are a model's output: its inputs stand below it."""
     sizing = advice.sizing
-    return {"capacity": hits_by_size(sizing), "tiers": tokens_by_tier(sizing), "backlog": backlog(sizing)}
+    figures = {"capacity": hits_by_size(sizing), "tiers": tokens_by_tier(sizing), "backlog": backlog(sizing)}
+    if sizing.curve.references:
+        figures["reuse"] = reuse_distances(sizing.curve, name=sizing.trace)
+    return figures
 
 
 def hits_by_size(s: Sizing) -> go.Figure:

@@ -181,6 +181,48 @@ def test_pins_fill_no_later_than_in_kvlabs_engine(disk_write: float) -> None:
     assert engine_full_s / 1.5 < walked.backlog.full_s <= engine_full_s
 
 
+# --- one trace worked out in full --------------------------------------------------------------------------------
+
+
+def test_a_whole_advice_by_hand() -> None:
+    """40 tokens/s make 10 pages/s, the disk writes 2 and reads 20. Ten blocks, the same ten and a token more; two
+    others, and these and a token more. The GPU keeps two blocks, so only the last request finds its blocks there."""
+    long, short = range(10), (20, 21)
+    stream = [request(0, *long, extra_tokens=0), request(100, *long), request(200, *short, extra_tokens=0),
+              request(300, *short)]  # fmt: skip
+    advice = sized(*stream, gpu_rate=40.0, disk_write=2.0 * PAGE, disk_read=20.0 * PAGE, gpu_blocks=2, tbw=1)
+    # A long prompt comes back after 10 blocks, its own: 10 slots give all 12 hits, 2 slots the 2 of the short one.
+    assert advice.sizing.cpu_bytes == 10 * PAGE
+    assert [(t.hit_blocks, t.hit_tokens, t.saved_s) for t in advice.sizing.tiers] == [
+        (2, 8, 0.2),
+        (10, 40, 1.0),
+        (0, 0, 0),
+    ]
+    # Computed: 40 + 1 + 8 + 1 tokens; the last one is done 1/40 s after it came.
+    span_s = 300 + 1 / 40
+    hourly = 12 * PAGE / span_s * 3600
+    expected = {
+        "block_bytes": PAGE, "gpu_busy": 50 / 40 / span_s, "gpu_reach": 2, "cpu_reach": 10, "disk_reach": 12,
+        "prefill_saved": 1.2, "disk_break_even": 0.0, "copy_break_even": 40 * PAGE / 4, "written_per_hour": hourly,
+        "drive_lifetime": 1e12 / hourly / 24 / 365, "production": 10 * PAGE,
+        # 10 pages made in the first second, 2 of them written meanwhile; 10 slots are not full of 8 pins.
+        "peak_backlog": 8 * PAGE, "pins_fill": None, "full_scan_inspects": 9, "full_scan_seconds": 1900e-9,
+        "cpu_bytes_to_use": 10 * PAGE, "disk_gain": 0.0,
+    }  # fmt: skip
+    assert {name: advice.line(name).value for name in expected} == pytest.approx(expected)
+    assert advice.sizing.walk.backlog.peak_s == 1.0
+    assert "1.25 s of that fill the CPU tier" in advice.line("production").text
+    extra = (advice.kv_transfer_config or {})["kv_connector_extra_config"]
+    assert extra == {"spec_name": "CPUOffloadingSpec", "cpu_bytes_to_use": 10 * PAGE, "eviction_policy": "lru"}
+
+
+def test_lines_read_well_where_nothing_waits() -> None:
+    advice = sized(*AGAIN)
+    assert advice.line("peak_backlog").text == "nothing ever waits for the disk longer than a prefill takes"
+    assert "inspects 1 block for a victim" in advice.line("full_scan_inspects").text
+    assert advice.line("full_scan_seconds").value == pytest.approx(1100e-9)
+
+
 # --- properties against what replay counts -----------------------------------------------------------------------
 
 
@@ -357,7 +399,7 @@ def test_the_report_is_one_page_with_the_figures(tmp_path: Path, capsys: pytest.
     path = data_dir() / "traces" / "conversations.jsonl.gz"
     assert main(["advise", str(path), *GIVEN, "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
-    assert text.count("<figure") == 3
+    assert text.count("<figure") == 4
     assert "vllm serve MODEL" in text and "http://" not in text.split("plotly", 1)[0]
 
 
