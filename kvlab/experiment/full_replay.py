@@ -5,8 +5,8 @@ what is being written cannot be read yet, what is being read cannot be evicted, 
 that finds its prefix below waits for it.
 
 Notes:
-* Memory does not grow with the number of requests, except for their times to the first token (8 bytes each) and what
-  tells sessions and beginnings apart.
+* Memory does not grow with the number of requests, except for their times to the first token (16 bytes each) and what
+  tells sessions and beginnings apart. The disk remembers every key it has, as a disk would.
 * With one request at a time, nothing below the CPU tier and no prefix cache on the GPU, the hits of the textbook LRUs
   are those of order-only replay "lru" in the order "prefix-protected": a test holds them together.
 * A run that goes on without computing anything (vLLM's promotion livelock) is ended and marked partial.
@@ -14,116 +14,32 @@ Notes:
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Collection, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from math import inf
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
-from kvlab.base import CPULoadStoreSpec, OffloadKey, ReqContext, get_offload_group_idx
+from kvlab.block_pool import BlockPool
 from kvlab.checks import checked_int
-from kvlab.engine import CompletedRequest, Engine, NoProgressError
-from kvlab.experiment.full_replay_result import FullReplay, PromptTokens, TierRow
+from kvlab.connector import ConnectorOptions
+from kvlab.engine import Engine, NoProgressError
+from kvlab.experiment.full_replay_books import Books, WatchedManager, tier_rows
+from kvlab.experiment.full_replay_result import FullReplay
 from kvlab.experiment.server import ServerSpec, build_server
 from kvlab.experiment.trace_requests import FixedConcurrency, NoRequests, OpenLoop, ReplayedRequest, TraceSource
-from kvlab.tiering import TieringOffloadingManager, VirtualTier
-from kvlab.traces import load, requests_of
+from kvlab.tiering import TieringOffloadingManager
+from kvlab.traces import Trace, TraceRequest, export, load, requests_of
 
 #: Steps in a row in which nothing was computed and no request ended.
 PATIENCE_STEPS = 20_000
 
-
-class WatchedManager(TieringOffloadingManager):
-    """Also notes, per request, how much of its last load came from disk for it."""
-
-    def watch(self, engine: Engine, server: ServerSpec) -> None:
-        self._live = engine.requests
-        full = [(i, g.block_size_tokens) for i, g in enumerate(server.groups) if g.sliding_window_tokens is None]
-        self._full_group = full[0] if full else None
-        #: Request id -> (keys from disk, keys loaded); of the first group with full attention if there is one.
-        self.loaded: dict[str, tuple[int, int]] = {}
-
-    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> CPULoadStoreSpec:
-        self._maybe_process_finished_jobs()
-        unused = self._transfers.promoted_unused
-        promoted = [key for key in keys if key in unused] if unused else []
-        spec = super().prepare_load(keys, req_context)
-        req = self._live.get(req_context.req_id)
-        if req is not None and req.first_token_s is None:
-            self.loaded[req_context.req_id] = (self._count(promoted), self._count(keys))
-        return spec
-
-    def _count(self, keys: Collection[OffloadKey]) -> int:
-        if self._full_group is None:
-            return len(keys)
-        return sum(get_offload_group_idx(key) == self._full_group[0] for key in keys)
-
-    def disk_tokens(self, req_id: str, cached_tokens: int) -> int:
-        """Of the tokens a finished request was loaded, those from disk; forgets the request."""
-        promoted, loaded = self.loaded.pop(req_id, (0, 0))
-        if self._full_group is not None:
-            return min(promoted * self._full_group[1], cached_tokens)
-        return round(cached_tokens * promoted / loaded) if loaded else 0
-
-
-class _Books:
-    """Folds finished requests into rows by turn, and watches what the tiers hold."""
-
-    def __init__(self, engine: Engine, manager: WatchedManager, keep_requests: bool) -> None:
-        self._engine = engine
-        self._manager = manager
-        self.turns: dict[tuple[int, bool | None], PromptTokens] = {}
-        self.rows: list[dict[str, Any]] | None = [] if keep_requests else None
-        self.most_pinned = self.most_gpu = 0
-        self._known: dict[str, tuple[bool, int]] = {}
-        self._last_progress = (0, 0)
-        self._still = 0
-
-    def sent(self, request: ReplayedRequest) -> None:
-        self._known[request.request_id] = request.is_known, request.max_tokens
-
-    def after_step(self) -> None:
-        engine = self._engine
-        self.most_pinned = max(self.most_pinned, self._manager.primary_tier.num_pinned)
-        self.most_gpu = max(self.most_gpu, engine.pool.num_gpu_blocks - 1 - engine.pool.num_free)
-        for done in engine.completed:
-            self._fold(done)
-        engine.completed.clear()
-        progress = engine.stats.computed_tokens, engine.stats.completed_requests
-        self._still = self._still + 1 if progress == self._last_progress else 0
-        self._last_progress = progress
-
-    def is_stuck(self) -> bool:
-        return self._still >= PATIENCE_STEPS
-
-    def _fold(self, done: CompletedRequest) -> None:
-        is_known, output = self._known.pop(done.request_id)
-        disk = self._manager.disk_tokens(done.request_id, done.cached_tokens)
-        cpu = done.cached_tokens - disk
-        computed = done.num_prompt_tokens - done.cached_tokens - done.gpu_cached_tokens
-        ttft_s = done.first_token_s - done.arrival_s
-        at = done.turn, is_known if done.turn == 1 else None
-        self.turns.setdefault(at, PromptTokens()).add(
-            PromptTokens(1, done.gpu_cached_tokens, cpu, disk, computed, output, array("d", [ttft_s]))
-        )
-        if self.rows is not None:
-            self.rows.append(
-                {
-                    "request_id": done.request_id,
-                    "turn": done.turn,
-                    "arrival_s": done.arrival_s,
-                    "ttft_s": ttft_s,
-                    "finished_s": done.finished_s,
-                    "input_tokens": done.num_prompt_tokens,
-                    "gpu_tokens": done.gpu_cached_tokens,
-                    "cpu_tokens": cpu,
-                    "disk_tokens": disk,
-                    "computed_tokens": computed,
-                    "output_tokens": output,
-                }
-            )
+#: (requests read, requests finished, seconds of the virtual clock)
+OnProgress = Callable[[int, int, float], None]
 
 
 def full_replay(
@@ -133,90 +49,167 @@ def full_replay(
     concurrency: int | None = None,
     limit: int | None = None,
     block_tokens: int | None = None,
+    max_deferred_walks: int | None = None,
     keep_requests: bool = False,
-    on_progress: Callable[[int], None] = lambda requests_read: None,
+    on_progress: OnProgress = lambda read, finished, seconds: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> FullReplay:
     """Serve the requests of `trace` (a path, a `Trace`, or `TraceRequest`s) with `server`, on the virtual clock.
 
     * `concurrency`: that many requests in flight at any time; None: each comes at its own time.
     * `limit`: only the first so many requests. `block_tokens`: tokens of a trace block, where the trace does not tell.
+    * `max_deferred_walks`: as of `ConnectorOptions`; ends waits that would never end.
     * `keep_requests`: keep a row a request, for `to_frame("requests")`.
 
     Prompts that the server would refuse for their length, or that its GPU could never hold, are counted, not sent.
-    KeyboardInterrupt ends the run after the step, with a partial result. Raises ValueError for an option that is not
-    allowed or a trace that does not tell the tokens of its blocks, TraceError for what is wrong in the file.
+    Ctrl-C, or `should_stop()`, ends the run after the step, with a partial result; a second Ctrl-C raises. Raises
+    ValueError for an option that is not allowed, for cache groups of unequal blocks and for a trace that does not tell
+    the tokens of its blocks, TraceError for what is wrong in the file.
     """
     for name, value in (("concurrency", concurrency), ("limit", limit), ("block_tokens", block_tokens)):
         if value is not None:
             checked_int(name, value, 1)
-    if isinstance(trace, str | PathLike):
-        trace = load(trace, block_tokens=block_tokens)
-    engine, manager = build_server(server, NoRequests(), manager_type=WatchedManager)
+    sizes = {group.block_size_tokens for group in server.groups}
+    if len(sizes) > 1:
+        raise ValueError(f"cache groups with blocks of {sorted(sizes)} tokens: a replay needs one size for all")
+    trace = _opened(trace, block_tokens)
+    options = ConnectorOptions(max_deferred_walks=max_deferred_walks)
+    engine, manager = build_server(server, NoRequests(), manager_type=WatchedManager, options=options)
+    assert isinstance(manager, WatchedManager)
     try:
-        manager.watch(engine, server)
-        books = _Books(engine, manager, keep_requests)
-        source = TraceSource(
-            islice(requests_of(trace), limit),
-            server.groups[0].block_size_tokens,
-            block_tokens or getattr(trace, "block_tokens", None),
-            lambda prompt, answer: _why_not(engine, server, prompt, answer),
-        )
+        manager.watch(engine)
+        books = Books(engine, manager, keep_requests)
+        source = _source(trace, server, limit, block_tokens)
         noted = _noted(source, books)
         if concurrency is None:
             engine.arrivals = OpenLoop(noted)
         else:
             engine.source = FixedConcurrency(noted, concurrency)
-        stopped = _run(engine, books, lambda: on_progress(source.read))
+        stopped = _run(engine, books, lambda: on_progress(source.read, books.finished, engine.clock.now), should_stop)
         return _result(trace, server, concurrency, engine, manager, source, books, stopped)
     finally:
         manager.shutdown()
 
 
-def _noted(source: TraceSource, books: _Books) -> Iterator[tuple[float, ReplayedRequest]]:
+def export_sent(
+    trace: Any,
+    server: ServerSpec,
+    path: str | PathLike[str],
+    *,
+    limit: int | None = None,
+    block_tokens: int | None = None,
+) -> Path:
+    """Write what `full_replay` would send of `trace` as Mooncake JSONL, at the trace's own times: replayed on a like
+    server it gives the same tables (turns count anew where some were refused). Raises ValueError for a trace without
+    block ids, and as `full_replay` does."""
+    trace = _opened(trace, block_tokens)
+    if isinstance(trace, Trace) and not trace.has_ids:
+        raise ValueError(f"{trace.path}: {trace.format} has no block ids, so it cannot be written as Mooncake JSONL")
+    why_not = refusal(server)
+    sent: Iterable[TraceRequest] = (
+        request
+        for request in islice(requests_of(trace), limit)
+        if why_not(request.input_tokens, max(1, request.output_tokens)) is None
+    )
+    return export(sent, path)
+
+
+def refusal(server: ServerSpec) -> Callable[[int, int], str | None]:
+    """A function of a prompt's tokens and its answer's: why no server of these sizes could serve it, or None."""
+    pool = BlockPool(
+        server.num_gpu_blocks,
+        server.groups,
+        max_num_batched_tokens=server.engine.max_num_batched_tokens,
+        max_model_len=server.max_model_len,
+    )
+    usable = server.num_gpu_blocks - 1
+
+    def why_not(prompt_tokens: int, answer_tokens: int) -> str | None:
+        tokens = prompt_tokens + answer_tokens
+        if prompt_tokens < 1:
+            return "an empty prompt"
+        if tokens > server.max_model_len:
+            return f"longer, with its answer, than max_model_len {server.max_model_len:,}"
+        if pool.num_blocks_to_allocate("", tokens) > usable:
+            return f"more than the {usable:,} blocks of the GPU can hold"
+        return None
+
+    return why_not
+
+
+def _opened(trace: Any, block_tokens: int | None) -> Any:
+    return load(trace, block_tokens=block_tokens) if isinstance(trace, str | PathLike) else trace
+
+
+def _source(trace: Any, server: ServerSpec, limit: int | None, block_tokens: int | None) -> TraceSource:
+    return TraceSource(
+        islice(requests_of(trace), limit),
+        server.groups[0].block_size_tokens,
+        block_tokens or getattr(trace, "block_tokens", None),
+        refusal(server),
+    )
+
+
+def _noted(source: TraceSource, books: Books) -> Iterator[tuple[float, ReplayedRequest]]:
     for arrival_s, request in source:
         books.sent(request)
         yield arrival_s, request
 
 
-def _why_not(engine: Engine, server: ServerSpec, prompt_tokens: int, answer_tokens: int) -> str | None:
-    """Why no server of these sizes could serve it."""
-    tokens = prompt_tokens + answer_tokens
-    if prompt_tokens < 1:
-        return "an empty prompt"
-    if tokens > server.max_model_len:
-        return f"longer than max_model_len, {server.max_model_len:,} tokens"
-    if engine.pool.num_blocks_to_allocate("", tokens) > server.num_gpu_blocks - 1:
-        return f"more than the GPU's {server.num_gpu_blocks - 1:,} blocks hold"
-    return None
-
-
-def _run(engine: Engine, books: _Books, on_progress: Callable[[], None]) -> str | None:
+def _run(engine: Engine, books: Books, on_progress: Callable[[], None], should_stop: Callable[[], bool]) -> str | None:
     """Why it ended before its end; None if it did not."""
 
     def after_step() -> None:
         books.after_step()
         on_progress()
 
-    try:
-        engine.start()
-        if engine.run(inf, books.is_stuck, after_step):
-            return None
-        return f"nothing was computed and no request ended in {PATIENCE_STEPS:,} steps: {engine.who_holds_what()}"
-    except KeyboardInterrupt:
+    with _Interrupts() as interrupts:
+        try:
+            engine.start()
+            if engine.run(
+                inf, lambda: interrupts.seen or books.still_steps >= PATIENCE_STEPS or should_stop(), after_step
+            ):
+                return None
+        except NoProgressError as error:
+            return str(error)
+    if books.still_steps < PATIENCE_STEPS:
         return "interrupted"
-    except NoProgressError as error:
-        return str(error)
+    return (
+        f"nothing was computed and no request ended in {PATIENCE_STEPS:,} steps: promotions may be evicting each other "
+        f"(max_deferred_walks ends such waits); {engine.who_holds_what()}"
+    )
+
+
+class _Interrupts:
+    """Ctrl-C is noted, so that a step is never cut in two; the second one raises KeyboardInterrupt. Only the main
+    thread can do so; elsewhere nothing changes."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, signum: int, frame: object) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+        self.seen = True
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
 
 def _result(
     trace: Any, server: ServerSpec, concurrency: int | None, engine: Engine, manager: WatchedManager,
-    source: TraceSource, books: _Books, stopped: str | None,
+    source: TraceSource, books: Books, stopped: str | None,
 ) -> FullReplay:  # fmt: skip
     stats = engine.stats
-    done = sum(tokens.requests for tokens in books.turns.values())
-    computed = sum(tokens.computed for tokens in books.turns.values())
     # The last token of an answer is never computed on.
-    expected = computed + stats.output_tokens - done
+    needed = sum(t.computed + t.output - t.requests for t in books.turns.values())
     path = getattr(trace, "path", None)
     return FullReplay(
         trace="" if path is None else path.name,
@@ -226,16 +219,17 @@ def _result(
         requests={
             "read": source.read,
             "sent": stats.started_requests,
-            "finished": done,
-            "unfinished": stats.started_requests - done,
+            "finished": books.finished,
+            "unfinished": stats.started_requests - books.finished,
         },
         refused=dict(source.refused),
         turns=books.turns,
-        tiers=_tiers(server, engine, manager, books),
-        recomputed_tokens=None if stopped else stats.computed_tokens - expected,
+        sessions=books.sessions,
+        tiers=tier_rows(server, engine, manager, books),
+        recomputed_tokens=None if stopped else stats.computed_tokens - needed,
         seconds=engine.clock.now,
         counts=_counts(engine, manager),
-        notes=_notes(server, source),
+        notes=_notes(trace, server, source),
         stopped_because=stopped,
         rows=None if books.rows is None else tuple(books.rows),
     )
@@ -247,35 +241,15 @@ def _counts(engine: Engine, manager: TieringOffloadingManager) -> dict[str, int]
     return {**counts, "promotions_evicted_unused": manager.promotions_evicted_unused}
 
 
-def _tiers(server: ServerSpec, engine: Engine, manager: WatchedManager, books: _Books) -> tuple[TierRow, ...]:
-    hits = {name: sum(getattr(t, name) for t in books.turns.values()) for name in ("gpu", "cpu", "disk")}
-    stats, primary, size = manager.stats, manager.primary_tier, server.block_bytes
-    disks = [tier for tier in engine.tiers if isinstance(tier, VirtualTier)]
-    gpu = TierRow(
-        "gpu", hits["gpu"], server.num_gpu_blocks - 1, engine.pool.num_gpu_blocks - 1 - engine.pool.num_free,
-        books.most_gpu, stats.loads_completed * size, stats.stores_completed * size, None, None,
-    )  # fmt: skip
-    read = sum(tier.blocks_read for tier in disks)
-    cpu = TierRow(
-        "cpu", hits["cpu"], server.num_cpu_blocks, server.num_cpu_blocks - primary.num_free_blocks,
-        books.most_pinned, (stats.stores_completed + read) * size,
-        stats.loads_completed * size + int(sum(tier.bytes_written for tier in disks)), stats.stores_refused,
-        stats.stores - stats.stores_completed - primary.num_pending if not disks else None,
-    )  # fmt: skip
-    disk = TierRow(
-        "disk", hits["disk"], None, sum(tier.blocks_written for tier in disks), None,
-        int(sum(tier.bytes_written for tier in disks)), int(sum(tier.bytes_read for tier in disks)),
-        stats.promotions_refused, stats.promotions_failed + stats.cascades_failed,
-    )  # fmt: skip
-    return (gpu, cpu, disk)
-
-
-def _notes(server: ServerSpec, source: TraceSource) -> tuple[str, ...]:
-    notes = ["Seconds are a model's output: no GPU, disk or link was used."]
+def _notes(trace: Any, server: ServerSpec, source: TraceSource) -> tuple[str, ...]:
+    clock = server.scheduler_clock
+    notes = [f"Scheduler seconds: {clock}. GPU, copies and disk: modelled. No GPU was used."]
     if source.out_of_order:
-        notes.append(
-            f"{source.out_of_order:,} requests were sent later than the trace says: those above them came later"
-        )
+        notes.append(f"{source.out_of_order:,} requests lie before the one above them in time: sent when that one was.")
+    if source.without_ids:
+        notes.append(f"{source.without_ids:,} prompts have no block ids: nothing of them can be found again.")
     if not server.enable_prefix_caching:
         notes.append("The GPU keeps no prefixes (prefix caching is off), so nothing is found there.")
+    if skipped := getattr(trace, "skipped", 0):
+        notes.append(f"{skipped:,} records were left out; the first: {trace.errors[0]}")
     return tuple(notes)

@@ -1,12 +1,11 @@
-"""What a replay through the whole server found: where prompt tokens came from, by tier and by turn.
+"""What a replay through the whole server found: where prompt tokens came from, by tier, turn and session.
 
 Notes:
 * Every prompt token of a finished request is in exactly one of four columns: found in the GPU's prefix cache, loaded
   from the CPU tier, loaded after a promotion from disk, or computed. Tables add up to the input tokens, whoever sums.
 * It is counted as it was when a request's first token came. What a preemption computes again later stands apart.
-* "disk" is a token whose block was promoted from a tier below and read by nobody before this load; a second load of the
-  same block is a hit of the CPU tier. Blocks of full-attention groups decide; in a layout without one the loaded blocks
-  of all groups do, by their share.
+* "disk" is a token whose block, of at least one cache group, was promoted from a tier below and read by nobody before
+  this load; a second load of the same block is a hit of the CPU tier.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any
 
-from kvlab.checks import require
+from kvlab.checks import require, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,40 +58,42 @@ class PromptTokens:
         cuts = quantiles(times, n=10, method="inclusive") if len(times) > 1 else [times[0]] * 9
         return {"ttft_mean_s": fmean(times), "ttft_p50_s": cuts[4], "ttft_p90_s": cuts[8]}
 
-    def row(self) -> dict[str, Any]:
+    def counts(self) -> dict[str, int]:
         return {
-            "requests": self.requests,
             "input_tokens": self.input,
             **{f"{name}_tokens": getattr(self, name) for name in SOURCES},
-            "hit_ratio": self.hit_ratio,
-            **self.ttft(),
+            "output_tokens": self.output,
         }
 
+    def row(self) -> dict[str, Any]:
+        return {"requests": self.requests, **self.counts(), "hit_ratio": self.hit_ratio, **self.ttft()}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierRow:
-    """One tier over the run. Blocks are offloaded blocks (GPU: GPU blocks), bytes those of copies that have ended.
-    None: does not apply. `used_blocks` at the end; `most_pinned_blocks` at the end of any step, and on the GPU the most
-    that requests held; `refused_blocks`: CPU: store calls refused; disk: promotions that found no room in the CPU
-    tier; `failed_blocks`: copies that went wrong."""
+    """One tier over the run; None: does not apply. Blocks are keys, one a cache group (GPU: GPU blocks), bytes those of
+    copies that have ended. `used_blocks`: holding something, at the end; `most_pinned_blocks`: at the end of any step
+    (GPU: held by requests). `refused`: store calls of the CPU tier, blocks that found no room there to come up from
+    disk. `failures`: copies to the GPU, copies to the CPU tier, blocks on their way to or from disk."""
 
     tier: str
     hit_tokens: int
-    capacity_blocks: int | None
-    used_blocks: int | None
-    most_pinned_blocks: int | None
-    bytes_in: int | None
-    bytes_out: int | None
-    refused: int | None
-    failed_blocks: int | None
+    capacity_blocks: int | None = None
+    used_blocks: int | None = None
+    most_pinned_blocks: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    refused: int | None = None
+    failures: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullReplay:
-    """`turns`: by (turn, whether an earlier request began with the same block; None after turn 1). `requests`: read,
-    sent, finished, unfinished. `refused`: reason -> requests that were never sent. `recomputed_tokens`: computed again
-    after a preemption; None if the run did not reach its end. `seconds`: of the virtual clock. `counts`: of manager,
-    connector and engine, as in a Result. `stopped_because`: why the run ended early, None if it did not."""
+    """`turns`: by (turn, whether an earlier request began with the same block; None after turn 1), turn 0 of requests
+    without a session. `requests`: read, sent, finished, unfinished. `refused`: reason -> requests that were never sent.
+    `recomputed_tokens`: computed again after a preemption; None if the run did not reach its end. `seconds`: of the
+    virtual clock, to the end of the last copy. `counts`: of manager, connector and engine, as in a Result.
+    `stopped_because`: why the run ended early, None if it did not."""
 
     trace: str
     policy: str
@@ -101,6 +102,7 @@ class FullReplay:
     requests: Mapping[str, int]
     refused: Mapping[str, int]
     turns: Mapping[tuple[int, bool | None], PromptTokens]
+    sessions: Mapping[str, PromptTokens]
     tiers: tuple[TierRow, ...]
     recomputed_tokens: int | None
     seconds: float
@@ -120,31 +122,41 @@ class FullReplay:
     def turn_rows(self) -> list[dict[str, Any]]:
         """One row a turn, the first one by whether its beginning was known; then all together."""
         rows = [
-            {"turn": turn, "known_prefix": known, **tokens.row()}
+            {"turn": turn or None, "known_prefix": known, **tokens.row()}
             for (turn, known), tokens in sorted(self.turns.items(), key=lambda item: (item[0][0], bool(item[0][1])))
         ]
         return [*rows, {"turn": "all", "known_prefix": None, **self.total().row()}]
 
+    def session_rows(self) -> list[dict[str, Any]]:
+        """One row a session, in the order in which their first requests finished; empty if the trace names none."""
+        return [{"session_id": name, **tokens.row()} for name, tokens in self.sessions.items()]
+
     def tier_rows(self) -> list[dict[str, Any]]:
-        """GPU, CPU, disk, computed; then all together."""
+        """GPU, CPU, disk, computed; then all together. `share`: of the input tokens."""
         total = self.total()
-        share = {"share": 0.0}
-        rows = [{**asdict(row), **share} for row in self.tiers]
-        nothing = dict.fromkeys(list(asdict(self.tiers[0])), None)
-        rows.append({**nothing, "tier": "computed", "hit_tokens": total.computed, **share})
-        rows.append({**nothing, "tier": "all", "hit_tokens": total.input, **share})
-        for row in rows:
-            row["share"] = row["hit_tokens"] / total.input if total.input else 0.0
-        return rows
+        computed, everything = (
+            TierRow(tier=name, hit_tokens=tokens)
+            for name, tokens in (("computed", total.computed), ("all", total.input))
+        )
+        return [
+            {**asdict(row), "share": row.hit_tokens / total.input if total.input else 0.0}
+            for row in (*self.tiers, computed, everything)
+        ]
 
     def to_frame(self, of: str = "turns") -> pd.DataFrame:
-        """`of`: "turns", "tiers", or "requests" (if they were kept). Needs pandas. ValueError for anything else."""
+        """`of`: "tiers", "turns", "sessions", or "requests" (if they were kept). Needs pandas. ValueError for anything
+        else."""
         require("pandas", extra="lab")
         import pandas as pd
 
-        tables: dict[str, Any] = {"turns": self.turn_rows, "tiers": self.tier_rows, "requests": self._request_rows}
+        tables: dict[str, Any] = {
+            "tiers": self.tier_rows,
+            "turns": self.turn_rows,
+            "sessions": self.session_rows,
+            "requests": self._request_rows,
+        }
         if of not in tables:
-            raise ValueError(f"of must be one of {', '.join(tables)}, not {of!r}")
+            raise unknown_name("of", of, tables)
         return pd.DataFrame(tables[of]())
 
     def _request_rows(self) -> list[Mapping[str, Any]]:
@@ -167,6 +179,7 @@ class FullReplay:
             "recomputed_tokens": self.recomputed_tokens,
             "tiers": self.tier_rows(),
             "turns": self.turn_rows(),
+            "sessions": self.session_rows(),
             "counts": dict(self.counts),
             "notes": list(self.notes),
             "server": dict(self.server),

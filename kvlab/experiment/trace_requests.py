@@ -3,18 +3,17 @@
 kvlab's own.
 
 Notes:
-* The block of the engine that ends with token t gets a hash from the id of the trace's block that holds t. Ids stand
-  for everything before them, so it is enough that the last token lies in it; engine blocks need not divide the trace's.
+* The block of the engine that ends with token t gets a hash from the id of the trace's block that holds t, and from
+  the ids before it: engine blocks need not divide the trace's, and ids that are not prefix-chained become so.
 * Two prompts that part within one trace block share none of it here: the trace does not tell how far they agree.
 * Answers, and prompt tokens without an id, get hashes that no other request has. When an answer comes back in a later
   prompt it does so under ids that were not known when it was made, so it counts as new there.
-* `shake_256` of an id gives all hashes of its block at once, the same in every process.
+* `shake_256` gives all hashes of a trace block at once, the same in every process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -29,16 +28,18 @@ Refuse = Callable[[int, int], str | None]
 
 
 class ReplayedRequest:
-    """A `SentRequest`. `block_tokens`: of the engine; `starts`: first token of each trace block that has an id."""
+    """A `SentRequest`. `block_tokens`: of the engine; `starts`: first token of each trace block that has an id;
+    `ids_end`: the first token after the last of them."""
 
     __slots__ = (
         "_keys", "block_hashes", "block_tokens", "conversation", "is_known", "max_tokens", "num_prompt_tokens",
-        "request_id", "turn",
+        "number", "request_id", "turn",
     )  # fmt: skip
 
     def __init__(
         self, number: int, request: TraceRequest, turn: int, block_tokens: int, starts: Sequence[int], ids_end: int
     ) -> None:
+        self.number = number
         self.request_id = f"r{number}"
         self.conversation: int | str = number if request.session_id is None else request.session_id
         self.turn = turn
@@ -69,14 +70,17 @@ class ReplayedRequest:
 
 
 def _hashes_of_ids(ids: Sequence[int], starts: Sequence[int], block_tokens: int, num_blocks: int) -> tuple[bytes, ...]:
+    """Of the first `num_blocks` blocks, whose last tokens all lie in blocks with an id."""
     hashes: list[bytes] = []
-    while len(hashes) < num_blocks:
-        last_token = (len(hashes) + 1) * block_tokens - 1
-        index = bisect_right(starts, last_token) - 1
-        end = starts[index + 1] if index + 1 < len(starts) else num_blocks * block_tokens
-        slices = min(num_blocks, end // block_tokens) - len(hashes)
-        data = hashlib.shake_256(b"id %d" % ids[index]).digest(_HASH_BYTES * slices)
-        hashes += (data[at : at + _HASH_BYTES] for at in range(0, len(data), _HASH_BYTES))
+    parent = b""
+    for index, block_id in enumerate(ids):
+        if len(hashes) == num_blocks:
+            break
+        end = starts[index + 1] // block_tokens if index + 1 < len(starts) else num_blocks
+        slices = min(num_blocks, end) - len(hashes)
+        data = hashlib.shake_256(parent + b"id %d" % block_id).digest(_HASH_BYTES * (slices + 1))
+        parent = data[:_HASH_BYTES]
+        hashes += (data[at : at + _HASH_BYTES] for at in range(_HASH_BYTES, len(data), _HASH_BYTES))
     return tuple(hashes)
 
 
@@ -104,6 +108,7 @@ class TraceSource:
         self.read = 0
         #: Reason -> requests.
         self.refused: Counter[str] = Counter()
+        self.without_ids = 0
         #: Requests that came before the one above them in the file: they are sent when that one is.
         self.out_of_order = 0
 
@@ -124,6 +129,7 @@ class TraceSource:
                 self.refused[reason] += 1
                 continue
             starts, end = self._starts(request)
+            self.without_ids += not request.hash_ids
             sent = ReplayedRequest(number, request, turn, self._block_tokens, starts, end)
             self._note_first_block(sent)
             yield now, sent
@@ -134,9 +140,9 @@ class TraceSource:
             self._first_blocks.add(first)
 
     def _turn(self, request: TraceRequest) -> int:
-        """Counted from 1 as they come: formats number turns differently, or not at all."""
+        """Counted from 1 as they come, since formats number turns differently, or not at all. 0: of no session."""
         if request.session_id is None:
-            return 1
+            return 0
         self._turns[request.session_id] += 1
         return self._turns[request.session_id]
 
