@@ -30,6 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="every setting of the two commands: value, source, meaning, effect")
     explain.add_argument("path", nargs="?", help="folder or file (default: the pull request's own commands)")
     explain.add_argument("--layout", default="gemma-like", help="KV layout: a name in data/kv_layouts, or a JSON file")
+    explain.add_argument(
+        "--policy", metavar="NAME", help="show how to load this one into vLLM (default: the policy that is configured)"
+    )
     explain.add_argument("--json", action="store_true", help="print JSON instead of the table")
     show = commands.add_parser("show", help="print a saved Result again")
     show.add_argument("result", type=in_file, help="a Result file (JSON)")
@@ -223,7 +226,7 @@ def _explain(args: argparse.Namespace, console: Console) -> int:
     from kvlab.explain import explain, render
     from kvlab.paths import default_input_dir
 
-    explanation = explain(args.path or default_input_dir(), layout=args.layout)
+    explanation = explain(args.path or default_input_dir(), layout=args.layout, policy=args.policy)
     if args.json:
         print(json.dumps(explanation.to_dict(), indent=2))
     else:

@@ -18,11 +18,12 @@ SPEC_NAMES: list[str] = ["CPUOffloadingSpec", "TieringOffloadingSpec"]
 def check_policy(name: object, module_path: str | None = None, where: object = "") -> None:
     """Whether `name` is a registered cache policy, or some class in `module_path`. Raises ConfigError."""
     from kvlab.policies import available_policies, get_policy_class
+    from kvlab.policies.registry import VLLM_MODULE
 
     known = sorted({"lru", *available_policies()})
     if not isinstance(name, str) or not name:
         raise wrong_value("eviction_policy", name, f"one of {', '.join(known)}", where)
-    if module_path is not None:
+    if module_path not in (None, VLLM_MODULE):
         return
     try:
         get_policy_class(name)

@@ -18,6 +18,7 @@ from kvlab.explain.serve_rows import serve_rows
 from kvlab.explain.statements import corrections
 from kvlab.explain.tier_rows import tier_rows
 from kvlab.explain.traffic_rows import guidellm_rows, together_rows
+from kvlab.explain.vllm_lines import vllm_lines
 from kvlab.paths import data_dir, default_input_dir
 from kvlab.spec import layout_for, offloading_spec
 
@@ -32,11 +33,13 @@ def explain(
     layout: str | Path | KVLayout = "gemma-like",
     *,
     world_size: int | None = None,
+    policy: str | None = None,
 ) -> Explanation:
     """Explain a folder, a file, or input already loaded; None: the pull request's own commands.
 
-    `world_size` stands in for the one of `vllm serve` where the input has no such command (1 otherwise). Raises
-    ConfigError for input that cannot be right.
+    `world_size` stands in for the one of `vllm serve` where the input has no such command (1 otherwise).
+    `policy`: show how to load this one into vLLM, instead of the one configured. Raises ConfigError for input that
+    cannot be right.
     """
     parts = _parts(path)
     found_layout = layout_for(load_layout(layout), parts.serve) if parts.serve else load_layout(layout)
@@ -53,6 +56,7 @@ def explain(
         corrections=tuple(corrections(parts)),
         not_published=_not_published(published.get("not_published", _NOT_PUBLISHED), found_layout),
         warnings=(*parts.warnings, *_layout_warnings(parts, found_layout)),
+        in_vllm=vllm_lines(parts.kv_transfer, policy),
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
+from kvlab.explain.vllm_lines import VLLMLines
+
 ASSUMED_MARK = "*"
 
 
@@ -35,7 +37,8 @@ class Correction:
 class Explanation:
     """Rows by section, what follows overall, corrections, and what nobody published.
 
-    `facts` are the computed numbers by name (bytes, blocks, tokens), for programs and tests.
+    `facts` are the computed numbers by name (bytes, blocks, tokens), for programs and tests. `in_vllm`: how to load
+    the policy there.
     """
 
     title: str
@@ -46,6 +49,7 @@ class Explanation:
     corrections: tuple[Correction, ...] = ()
     not_published: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    in_vllm: VLLMLines | None = None
 
     @property
     def sections(self) -> list[str]:
@@ -69,6 +73,10 @@ class Explanation:
         parts = [f"<h3>{escape(self.title)}</h3>", f"<p>{escape(self.layout_line)}</p>"]
         for name in self.sections:
             parts += [f"<h4>{escape(name)}</h4>", _table([_cells(row) for row in self.section(name)])]
+        if self.in_vllm is not None:
+            parts += [f"<h4>{escape(self.in_vllm.heading)}</h4>"]
+            parts += [f"<pre>{escape(chr(10).join(self.in_vllm.lines))}</pre>"] if self.in_vllm.lines else []
+            parts += [f"<p>{escape(note)}</p>" for note in self.in_vllm.notes]
         if self.corrections:
             rows = [(escape(c.said), escape(c.in_fact)) for c in self.corrections]
             parts += ["<h4>Often said, in fact</h4>", _table(rows, ("often said", "in fact"))]

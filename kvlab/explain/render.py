@@ -25,6 +25,12 @@ def render(explanation: Explanation, console: Console | None = None) -> None:
         out.print(Text(f"\n{name}", style="bold"))
         for part in [_table(rows)] if out.width >= TABLE_WIDTH else [_paragraph(row) for row in rows]:
             out.print(part)
+    if explanation.in_vllm is not None:
+        out.print(Text(f"\n{explanation.in_vllm.heading}", style="bold"))
+        for line in explanation.in_vllm.lines:
+            out.print(Text(f"  {line}"), soft_wrap=True)
+        for note in explanation.in_vllm.notes:
+            out.print(_indented(Text(note), 2))
     if explanation.corrections:
         out.print(Text("\nOften said, in fact", style="bold"))
         for correction in explanation.corrections:

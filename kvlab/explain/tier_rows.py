@@ -11,6 +11,7 @@ from kvlab.config.tiers import FS_DEFAULTS, OBJ_IO_THREADS
 from kvlab.explain.capacity import Capacity
 from kvlab.explain.model import Row
 from kvlab.explain.serve_rows import came_from, connector_rows
+from kvlab.policies.registry import VLLM_MODULE
 
 SECTION = "kv_transfer_config"
 #: what vLLM's `lru` is, by release: the name kvlab gives it, and what it does
@@ -28,6 +29,8 @@ def tier_rows(config: KVTransferConfig, tier: Capacity, assumed: bool) -> Iterat
     yield _spec(config)
     yield _cpu_bytes(config, tier, assumed)
     yield _policy(config)
+    if config.cache_policy_module_path is not None:
+        yield _policy_module(config, config.cache_policy_module_path)
     for entry in config.secondary_tiers:
         yield from _tier(entry)
     yield from _defaults(config, tier)
@@ -75,6 +78,15 @@ def _policy(config: KVTransferConfig) -> Row:
     else:
         meaning, consequence = "a policy of your own", "its cost per eviction is for you to measure"
     return Row(SECTION, "eviction_policy", name, came_from(config, "eviction_policy"), meaning, consequence)
+
+
+def _policy_module(config: KVTransferConfig, module_path: str) -> Row:
+    where = came_from(config, "cache_policy_module_path")
+    if module_path == VLLM_MODULE:
+        meaning, consequence = "kvlab's policies by their names", "vLLM 0.27 and later loads the one above from it"
+    else:
+        meaning, consequence = "the module that holds the class named above", "vLLM reads it from 0.27 on"
+    return Row(SECTION, "cache_policy_module_path", module_path, where, meaning, consequence)
 
 
 def _tier(entry: TierConfig) -> Iterator[Row]:

@@ -19,6 +19,11 @@ from kvlab.policies.base import CachePolicy
 
 _POLICIES: dict[str, type[CachePolicy]] = {}
 _ALIASES = {"lru": "evictable_list_lru"}
+#: `cache_policy_module_path` from which vLLM loads kvlab's policies. Here its names mean the policies themselves, so a
+#: configuration made for vLLM runs in kvlab too.
+VLLM_MODULE = "kvlab.integrations.vllm"
+#: Names that vLLM keeps for policies of its own, whatever the module path says.
+VLLM_OWN = ("lru", "arc")
 
 
 def register_policy(name: str, policy_class: Any = None, *, replace: bool = False) -> Any:
@@ -47,6 +52,8 @@ def get_policy_class(name: str, module_path: str | None = None) -> type[CachePol
     registered = _POLICIES.get(_ALIASES.get(name, name))
     if registered is not None:
         return registered
+    if module_path == VLLM_MODULE:
+        module_path = None
     if module_path is None and ":" in name:
         return _named_with_module(name)
     if module_path is None:
