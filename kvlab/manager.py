@@ -118,32 +118,36 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
 
         Raises BlockNotReadyError, with nothing pinned, if a key is missing or being written.
         """
-        found: list[tuple[OffloadKey, BlockStatus]] = []
+        get = self.cache_policy.get
+        blocks: list[BlockStatus] = []
+        now_pinned: list[OffloadKey] = []
         for key in keys:
-            block = self.cache_policy.get(key)
+            block = get(key)
             if block is None or block.ref_cnt < 0:
                 raise BlockNotReadyError(
                     f"prepare_load: block {key!r} is {describe_state(block)}; only ready blocks can be read"
                 )
-            found.append((key, block))
-        for key, block in found:
             if block.ref_cnt == 0:
-                self.cache_policy.mark_non_evictable(key)
-                self.num_evictable -= 1
+                now_pinned.append(key)
+            blocks.append(block)
+        if now_pinned:
+            self._pinned(now_pinned)
+        for block in blocks:
             block.ref_cnt += 1
         if self._count:
-            self.stats.loads += len(found)
-        return CPULoadStoreSpec([block.block_id for _, block in found])
+            self.stats.loads += len(blocks)
+        return CPULoadStoreSpec([block.block_id for block in blocks])
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin each key once per mention; blocks become idle in the order of `keys`.
 
         Raises OffloadingStateError, with nothing unpinned, if a key is missing or has fewer readers than mentions.
         """
+        get = self.cache_policy.get
         released: list[BlockStatus] = []
         now_idle: list[OffloadKey] = []
         for key in keys:
-            block = self.cache_policy.get(key)
+            block = get(key)
             if block is None or block.ref_cnt <= 0:
                 state = describe_state(block)
                 for other in released:
@@ -155,10 +159,9 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             released.append(block)
             if block.ref_cnt == 0:
                 now_idle.append(key)
-        for key in now_idle:
-            self.num_evictable += 1
-            self.cache_policy.mark_evictable(key)
-        self._num_releases += len(now_idle)
+        if now_idle:
+            self._idle(now_idle)
+            self._num_releases += len(now_idle)
         if self._count:
             self.stats.loads_completed += len(released)
 
@@ -182,7 +185,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             offered = self.reuse.seen_often(offered)
             if self._count:
                 self.stats.stores_skipped += len(keys) - len(offered)
-        get, insert = self.cache_policy.get, self.cache_policy.insert
+        get = self.cache_policy.get
         new_keys = [key for key in offered if get(key) is None]
         if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
             new_keys = list(dict.fromkeys(new_keys))
@@ -198,8 +201,10 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 return None
             evicted_keys = [key for key, _ in victims]
         block_ids = self._allocate(len(new_keys))
-        for key, block_id in zip(new_keys, block_ids):  # noqa: B905
-            insert(key, self._block_status(block_id), req_context)
+        if len(new_keys) == 1:
+            self.cache_policy.insert(new_keys[0], self._block_status(block_ids[0]), req_context)
+        else:
+            self.cache_policy.insert_all(new_keys, map(self._block_status, block_ids), req_context)
         self.num_pending += len(new_keys)
         if self._count:
             self.stats.stores += len(new_keys)
@@ -207,22 +212,24 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
+        get = self.cache_policy.get
         stored: list[OffloadKey] = []
-        pending = self.num_pending
+        num_dropped = 0
         for key in keys:
-            block = self.cache_policy.get(key)
+            block = get(key)
             if block is None or block.ref_cnt >= 0:
                 continue
-            self.num_pending -= 1
             if success:
                 block.ref_cnt = 0
-                self.num_evictable += 1
-                self.cache_policy.mark_evictable(key)
                 stored.append(key)
             else:
                 self.cache_policy.remove(key)
                 self._free_list.append(block.block_id)
-        self._num_releases += pending - self.num_pending
+                num_dropped += 1
+        if stored:
+            self._idle(stored)
+        self.num_pending -= len(stored) + num_dropped
+        self._num_releases += len(stored) + num_dropped
         if self._count:
             self.stats.stores_completed += len(stored)
         if stored and self.events is not None:
@@ -248,7 +255,26 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         self._num_releases += 1
         self._num_allocated_blocks = self.num_evictable = self.num_pending = 0
 
-    # --- victims, threshold, clocks ---
+    # --- what the policy is told; victims, clocks ---
+
+    def _pinned(self, keys: list[OffloadKey]) -> None:
+        """The counts of these blocks are about to leave 0. A block may be named twice."""
+        if len(keys) == 1:
+            self.cache_policy.mark_non_evictable(keys[0])
+            self.num_evictable -= 1
+            return
+        if len(set(keys)) < len(keys):
+            keys = list(dict.fromkeys(keys))
+        self.cache_policy.mark_all_non_evictable(keys)
+        self.num_evictable -= len(keys)
+
+    def _idle(self, keys: list[OffloadKey]) -> None:
+        """The counts of these blocks have just become 0."""
+        self.num_evictable += len(keys)
+        if len(keys) == 1:
+            self.cache_policy.mark_evictable(keys[0])
+        else:
+            self.cache_policy.mark_all_evictable(keys)
 
     def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if self._guard and n > self.num_evictable:

@@ -9,17 +9,27 @@ Notes:
 * `evict` is all or nothing: exactly n victims, or None and not the slightest change.
 * The two `mark_...` hooks fire on *transitions* of the count to and from 0 only: not on a second pin, not from
   `evict`, `remove` or `clear`.
+* Calls for many blocks at once (`insert_all`, `mark_all_...`) are kvlab's own: here each is a loop over the call for
+  one block. A policy may do better; a subclass that overrides the call for one block without the one for many gets the
+  loop back, so nothing passes it by.
 """
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from kvlab.base import OffloadKey, ReqContext
 from kvlab.block_status import BlockStatus
 
 #: More steps than any walk takes: the supply from which a policy may count a walk in C (see `full_scan_lru`).
 STEPS = sys.maxsize
+#: Call for one block -> the call for many.
+_FOR_MANY = {
+    "insert": "insert_all",
+    "mark_evictable": "mark_all_evictable",
+    "mark_non_evictable": "mark_all_non_evictable",
+}
 
 
 class CachePolicy(ABC):
@@ -68,6 +78,31 @@ class CachePolicy(ABC):
     def mark_non_evictable(self, key: OffloadKey) -> None:  # noqa: B027
         """The block's count is about to leave 0."""
 
+    # For many blocks at once.
+
+    def insert_all(
+        self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus], req_context: ReqContext | None = None
+    ) -> None:
+        """`insert` of each key with its block, in their order. Keys are different and not resident."""
+        for key, block in zip(keys, blocks, strict=True):
+            self.insert(key, block, req_context)
+
+    def mark_all_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        """`mark_evictable` of each key, in their order."""
+        for key in keys:
+            self.mark_evictable(key)
+
+    def mark_all_non_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        """`mark_non_evictable` of each key, in their order."""
+        for key in keys:
+            self.mark_non_evictable(key)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for one, many in _FOR_MANY.items():
+            if _defined_at(cls, one) < _defined_at(cls, many):
+                setattr(cls, many, getattr(CachePolicy, many))
+
     def on_request_finished(self, req_context: ReqContext) -> None:  # noqa: B027
         """Nothing more comes from this request. For policies that account once per request."""
 
@@ -84,3 +119,8 @@ class CachePolicy(ABC):
     def __len__(self) -> int:
         """Number of resident blocks, whatever their count."""
         return sum(1 for _ in self.resident_blocks())
+
+
+def _defined_at(cls: type, name: str) -> int:
+    """How far up from `cls` the definition in force is."""
+    return next(index for index, owner in enumerate(cls.__mro__) if name in vars(owner))

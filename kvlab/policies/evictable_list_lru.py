@@ -43,9 +43,10 @@ class EvictableListLRUCachePolicy(CachePolicy):
 
     def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext | None = None) -> None:
         """Moves idle blocks only; the others come in at the hot end anyway, when they become idle."""
+        evictable = self.evictable_blocks
         for key in reversed(list(keys)):
-            if key in self.evictable_blocks:
-                self.evictable_blocks.move_to_end(key)
+            if key in evictable:
+                evictable.move_to_end(key)
 
     def mark_evictable(self, key: OffloadKey) -> None:
         self.evictable_blocks[key] = None
@@ -53,6 +54,24 @@ class EvictableListLRUCachePolicy(CachePolicy):
     def mark_non_evictable(self, key: OffloadKey) -> None:
         """KeyError if the block was not idle: the caller pinned it twice without the first pin telling."""
         del self.evictable_blocks[key]
+
+    def insert_all(
+        self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus], req_context: ReqContext | None = None
+    ) -> None:
+        for key, block in zip(keys, blocks, strict=True):
+            self.blocks[key] = block
+            if block.ref_cnt == 0:
+                self.evictable_blocks[key] = None
+
+    def mark_all_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        evictable = self.evictable_blocks
+        for key in keys:
+            evictable[key] = None
+
+    def mark_all_non_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        evictable = self.evictable_blocks
+        for key in keys:
+            del evictable[key]
 
     def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if n == 0:

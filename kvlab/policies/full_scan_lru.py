@@ -43,9 +43,21 @@ class FullScanLRUCachePolicy(CachePolicy):
 
     def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext | None = None) -> None:
         """Moves any resident block, pinned or being written as well."""
+        blocks = self.blocks
         for key in reversed(list(keys)):
-            if key in self.blocks:
-                self.blocks.move_to_end(key)
+            if key in blocks:
+                blocks.move_to_end(key)
+
+    def insert_all(
+        self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus], req_context: ReqContext | None = None
+    ) -> None:
+        self.blocks.update(zip(keys, blocks, strict=True))
+
+    def mark_all_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        """Nothing to do: the walk reads the counts."""
+
+    def mark_all_non_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        """Nothing to do."""
 
     def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if n == 0:

@@ -40,6 +40,11 @@ class LogicalRecencyLRUCachePolicy(RecencyList, CachePolicy):
     def insert(self, key: OffloadKey, block: BlockStatus, req_context: ReqContext | None = None) -> None:
         self[key] = block
 
+    def insert_all(
+        self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus], req_context: ReqContext | None = None
+    ) -> None:
+        self.add_all(keys, blocks)
+
     def remove(self, key: OffloadKey) -> None:
         """KeyError if the key is not resident."""
         del self[key]

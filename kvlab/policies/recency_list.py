@@ -68,6 +68,19 @@ class RecencyList:
         if block.ref_cnt == 0:
             self.mark_evictable(key)
 
+    def add_all(self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus]) -> None:
+        """Add blocks that are not there, one after the other, without a call for each."""
+        resident, at, order, idle = self.blocks, self._at, self._order, self._idle
+        start = len(order)
+        for key, block in zip(keys, blocks, strict=True):
+            resident[key] = block
+            at[key] = len(order)
+            order.append(key)
+            idle.append(block.ref_cnt == 0)
+        self._maybe[start >> _BITS] = 1
+        if start >> _BITS != len(order) >> _BITS:
+            self._grown(start)
+
     def __delitem__(self, key: OffloadKey) -> None:
         del self.blocks[key]
         position = self._at.pop(key)
@@ -127,6 +140,18 @@ class RecencyList:
 
     def mark_non_evictable(self, key: OffloadKey) -> None:
         self._idle[self._at[key]] = 0
+
+    def mark_all_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        at, idle, maybe = self._at, self._idle, self._maybe
+        for key in keys:
+            position = at[key]
+            idle[position] = 1
+            maybe[position >> _BITS] = 1
+
+    def mark_all_non_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        at, idle = self._at, self._idle
+        for key in keys:
+            idle[at[key]] = 0
 
     def coldest(self, n: int, protected: Collection[OffloadKey]) -> tuple[list[OffloadKey], int]:
         """The n coldest idle blocks not in `protected`, or as many as there are, and how many were looked at."""

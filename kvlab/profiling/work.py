@@ -9,7 +9,7 @@ Notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -77,17 +77,21 @@ def count_upkeep(manager: CPUOffloadingManager) -> Callable[[], int]:
     """From now on count the list changes that `manager` asks its policy for; the function given tells how many."""
     policy, changes = manager.cache_policy, 0
 
-    def counting(hook: Callable[[OffloadKey], None]) -> Callable[[OffloadKey], None]:
-        def counted(key: OffloadKey) -> None:
+    def counting(hook: Callable[..., None], for_many: bool) -> Callable[..., None]:
+        def counted(given: OffloadKey | Sequence[OffloadKey]) -> None:
             nonlocal changes
-            changes += 1
-            hook(key)
+            changes += len(given) if for_many else 1
+            hook(given)
 
         return counted
 
-    for name in ("mark_evictable", "mark_non_evictable"):
-        if getattr(type(policy), name) is not getattr(CachePolicy, name):
-            setattr(policy, name, counting(getattr(policy, name)))
+    for one, many in (("mark_evictable", "mark_all_evictable"), ("mark_non_evictable", "mark_all_non_evictable")):
+        if getattr(type(policy), one) is getattr(CachePolicy, one):
+            continue
+        hooks = getattr(policy, one), getattr(policy, many)
+        setattr(policy, one, counting(hooks[0], for_many=False))
+        if getattr(type(policy), many) is not getattr(CachePolicy, many):  # else it calls the one above
+            setattr(policy, many, counting(hooks[1], for_many=True))
     return lambda: changes
 
 

@@ -16,7 +16,8 @@ def arc_state(policy: ARCCachePolicy) -> tuple[object, ...]:
 
 
 class ShadowPolicy(CachePolicy):
-    """Every call goes to `subject` and to `oracle`, which share the records; their answers must be equal."""
+    """Every call goes to `subject` and to `oracle`, which share the records; their answers must be equal. A call for
+    many blocks goes to the oracle block by block."""
 
     def __init__(
         self, cache_capacity: int, subject: type[CachePolicy], oracle: type[CachePolicy], **options: Any
@@ -34,6 +35,26 @@ class ShadowPolicy(CachePolicy):
     def insert(self, key: OffloadKey, block: BlockStatus, req_context: ReqContext | None = None) -> None:
         self.subject.insert(key, block, req_context)
         self.oracle.insert(key, block, req_context)
+
+    def insert_all(
+        self, keys: Iterable[OffloadKey], blocks: Iterable[BlockStatus], req_context: ReqContext | None = None
+    ) -> None:
+        keys, blocks = list(keys), list(blocks)
+        self.subject.insert_all(keys, blocks, req_context)
+        for key, block in zip(keys, blocks, strict=True):
+            self.oracle.insert(key, block, req_context)
+
+    def mark_all_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        keys = list(keys)
+        self.subject.mark_all_evictable(keys)
+        for key in keys:
+            self.oracle.mark_evictable(key)
+
+    def mark_all_non_evictable(self, keys: Iterable[OffloadKey]) -> None:
+        keys = list(keys)
+        self.subject.mark_all_non_evictable(keys)
+        for key in keys:
+            self.oracle.mark_non_evictable(key)
 
     def remove(self, key: OffloadKey) -> None:
         self.subject.remove(key)
