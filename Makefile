@@ -4,6 +4,7 @@
 #   make notebooks   run every notebook and save it with its outputs and pictures (needs Chrome or Chromium)
 #   make gpu         all that needs an NVIDIA GPU, under 10 minutes: tests, copies, both arms, ablation -> data/recorded
 #   make vllm-check  kvlab's policies in a real vLLM, and managers side by side (own environment: 3.5 GB, some minutes)
+#   make browser     notebooks in JupyterLab in a real Chromium, sliders and play by keyboard -> build/browser/*.png (2 minutes)
 #   make kill-loop   50 times: kill a writer of block files in mid write, start it again, check every byte on disk
 #   make test | lint | bench | lab | clean
 # ARGS="..." is passed on:  make reproduce ARGS="--scale paper"     make test ARGS="tests/results -k atomic"
@@ -16,7 +17,7 @@ ARGS  ?=
 PY    := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help reproduce explain notebooks test lint bench kill-loop gpu vllm-check lab clean
+.PHONY: help reproduce explain notebooks test lint bench browser browser-ready kill-loop gpu vllm-check lab clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -36,6 +37,22 @@ lint: $(VENV)/.with-dev
 
 bench: $(VENV)/.with-dev
 	$(PY) -m pytest -m bench -s -q -p no:cacheprovider tests/bench $(ARGS)
+
+# Without xdist and one after the other: a browser and a kernel want the machine for themselves.
+browser: browser-ready
+	$(PY) -m pytest -q -rs tests/browser $(ARGS)
+
+# What the tests look for: BROWSER_PATH, or one of these names. Only root on Debian or Ubuntu gets one installed.
+browser-ready: $(VENV)/.with-docs
+	@for name in "$$BROWSER_PATH" chromium chromium-browser google-chrome; do \
+	  if [ -n "$$name" ] && command -v "$$name" >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "adding chromium (apt)"; export DEBIAN_FRONTEND=noninteractive; \
+	  { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null; \
+	else \
+	  echo "needs a Chrome or Chromium: install one, or name it in BROWSER_PATH" >&2; exit 1; \
+	fi
 
 kill-loop: $(VENV)/.with-dev
 	$(PY) -m tests.faults.kill_loop $(ARGS)
@@ -65,7 +82,7 @@ vllm-check: .venv-vllm/.ready
 	@touch $@
 
 lab: $(VENV)/.with-lab
-	$(PY) -m jupyter lab notebooks $(ARGS)
+	$(PY) -m jupyter lab notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
 
 notebooks: $(VENV)/.with-docs
 	$(PY) -m kvlab.lab.build $(ARGS)

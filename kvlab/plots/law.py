@@ -115,7 +115,7 @@ def overtaking(
     low, high = math.log10(gpu / 1.6), math.log10(max(8 * gpu, scan[-1]) * 1.3)
     figure.update_yaxes(title="seconds a step (logarithmic)", type="log", tickvals=ticks, range=[low, high])
     crossing = _crossing(scan, 2 * gpu)
-    title = f"{evictions} evictions a step: " + (
+    title = f"{evictions} eviction{'s' if evictions != 1 else ''} a step: " + (
         "the GPU is the slower one at every size"
         if crossing is None
         else f"from about {crossing:,.0f} GiB on, the scheduler takes longer than the GPU"

@@ -1,6 +1,7 @@
 """A reader's first minutes: JupyterLab in a real Chromium, run all, and the controls by keyboard alone.
 
-Skipped where playwright or a Chromium is missing. Screenshots stay in build/browser of the clone.
+Skipped where playwright or a Chromium is missing; `make browser` sets both up. Screenshots stay in build/browser of
+the clone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", 
 OPTIONS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 READY = "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 RUN_ALL = "() => window.jupyterapp.commands.execute('notebook:run-all-cells')"
-STRIP = "document.querySelector('.jp-OutputArea:has(.widget-play) .js-plotly-plot')"
+PLAYED = "document.querySelector('.jp-OutputArea:has(.widget-play) .js-plotly-plot')"
 # Of the server, not of a notebook: files that JupyterLab asks for and does not need.
 NOISE = ("favicon", "/static/lab", "third-party cookie", "Deprecat")
 
@@ -73,8 +74,6 @@ def _outside(url: str) -> bool:
 
 
 def open_and_run(page: Any, lab: Lab, notebook: str) -> None:
-    if not (notebooks_dir() / notebook).is_file():
-        pytest.skip(f"{notebook} is not written yet")
     page.goto(lab.url(notebook))
     page.wait_for_selector(".jp-NotebookPanel .jp-Notebook")
     page.wait_for_function(READY)
@@ -110,25 +109,44 @@ def test_a_slider_redraws_the_capacity(page: Any, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("notebook", ["04_the_evictable_list.ipynb", "07_from_microseconds_to_6x.ipynb"])
-def test_the_strip_by_keyboard(page: Any, lab: Lab, notebook: str) -> None:
-    """Arrow keys on the step slider move the cursor; Enter on the play button starts the film."""
+def test_slider_and_play_by_keyboard(page: Any, lab: Lab, notebook: str) -> None:
+    """04's strip, 07's steps: arrow keys on the slider change the figure, Enter on the play button starts the film."""
     open_and_run(page, lab, notebook)
-    if not page.locator(".jupyter-widgets.widget-play").count():
-        pytest.skip(f"{notebook} has no strip to play")
-    strip = page.locator(".jp-OutputArea:has(.widget-play) .js-plotly-plot").first
+    page.wait_for_selector(".jupyter-widgets.widget-play")
     handle = page.locator(".jp-OutputArea:has(.widget-play) [role=slider]").first
     handle.scroll_into_view_if_needed()
     handle.focus()
+    untouched = figure_text(page, None)
     page.keyboard.press("Home")
-    page.wait_for_function("() => " + STRIP + "?.textContent.includes('empty')")
+    first = figure_text(page, untouched)
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("() => " + STRIP + "?.textContent.includes('empty') === false")
-    moved = strip.text_content()
+    stepped = figure_text(page, first)
     screenshot(page, f"{notebook[:2]}-stepped")
     page.locator(".widget-play button").first.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("t => ![undefined, t].includes(" + STRIP + "?.textContent)", arg=moved)
+    figure_text(page, stepped)
     screenshot(page, f"{notebook[:2]}-played")
+    no_complaints(page)
+
+
+def figure_text(page: Any, other_than: str | None) -> str:
+    """All text of the figure under the play button, once it is there and is another one than before."""
+    page.wait_for_function("t => ![undefined, t].includes(" + PLAYED + "?.textContent)", arg=other_than)
+    text: str = page.evaluate("() => " + PLAYED + ".textContent")
+    return text
+
+
+def test_07_overtakes_by_keyboard(page: Any, lab: Lab) -> None:
+    """07: two arrow keys to the left, from 64 evictions a step to 1, and the GPU is the slower one at every size."""
+    open_and_run(page, lab, "07_from_microseconds_to_6x.ipynb")
+    page.wait_for_selector(".gtitle:has-text('64 evictions a step: from about')")
+    handle = page.locator(".jupyter-widgets:has-text('evictions a step') [role=slider]").first
+    handle.scroll_into_view_if_needed()
+    handle.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".gtitle:has-text('1 eviction a step')")
+    screenshot(page, "07-one-eviction")
     no_complaints(page)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvlab.lab import predict, setup, slider
+from kvlab.lab.catalogue import entry
 from kvlab.lab.compare import counted
 from kvlab.lab.execute import NotebookFailed, clean, execute
-from kvlab.lab.files import MAX_BYTES, PLOTLY, PNG, WIDGET, dumps, problems, read, write
+from kvlab.lab.files import MAX_BYTES, PLOTLY, PNG, WIDGET, dumps, notebooks_dir, problems, read, write
 from kvlab.lab.navigation import between
 
 KERNEL = {"kernelspec": {"name": "python3"}}
@@ -145,6 +149,17 @@ class TestPredictions:
 
     def test_text_is_text_in_html(self) -> None:
         assert "<b>x</b>" not in predict(None, "<b>x</b>", a="<i>")._repr_html_().replace("<b>Predict", "")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_lab_opens_the_first_notebook() -> None:
+    """By the address, so that the printed one leads there too where no browser is started."""
+    root = notebooks_dir().parent
+    said = subprocess.run(
+        ["make", "-n", "lab"], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    (address,) = re.findall(r"jupyter lab notebooks --LabApp.default_url=/lab/tree/(\S+)", said)
+    assert address == entry("00").file and (notebooks_dir() / address).is_file()
 
 
 def test_setup_and_slider_say_what_is_wrong() -> None:
