@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from tests.core.policy_contract import PolicyContract, evict
 from tests.helpers import to_key, to_keys, to_numbers
 from tests.integrations.vllm_stand_in import RELEASES, Status, VLLMReqContext, insert, install, load, remove
 
-NAMES = ["evictable_list_lru", "logical_recency_lru", "evictable_list_arc", "prefix_position", "session_superseded"]
 WITH_HOOKS = ["0.31.0", "0.32.0", "0.33.0"]
 THE_MODULE = importlib.import_module("kvlab.integrations.vllm")
 
@@ -30,6 +30,15 @@ def store(policy: Any, base: type, numbers: list[int], request: VLLMReqContext) 
         insert(policy, base, to_key(number), status, request)
         status.ref_cnt = 0
         policy.mark_evictable(to_key(number))
+
+
+def request_of(release: str, name: str, params: dict[str, Any]) -> Any:
+    """A request as that release knows it: without positions and scratch space before 0.31."""
+    return (
+        VLLMReqContext(name, params)
+        if release in WITH_HOOKS
+        else SimpleNamespace(req_id=name, kv_transfer_params=params)
+    )
 
 
 def finish(policy: Any, request: VLLMReqContext, inserted: list[int], reused: list[int]) -> None:
@@ -100,24 +109,8 @@ class _LoadedContract(PolicyContract):
         monkeypatch.setattr(type(self), "policy_class", getattr(THE_MODULE, self.name), raising=False)
 
 
-class TestEvictableListLRU(_LoadedContract):
-    name = "evictable_list_lru"
-
-
-class TestLogicalRecencyLRU(_LoadedContract):
-    name = "logical_recency_lru"
-
-
-class TestEvictableListARC(_LoadedContract):
-    name = "evictable_list_arc"
-
-
-class TestPrefixPosition(_LoadedContract):
-    name = "prefix_position"
-
-
-class TestSessionSuperseded(_LoadedContract):
-    name = "session_superseded"
+for _name in available_policies():
+    globals()[f"Test_{_name}"] = type(f"Test_{_name}", (_LoadedContract,), {"name": _name})
 
 
 # --- 0.27 to 0.30: touch comes with the request ---
@@ -211,7 +204,7 @@ def test_before_033_a_store_that_was_refused_and_retried_keeps_its_request(monke
     policy.on_store_miss(to_keys([1]), request)  # refused, so no insert follows
     policy.on_store_miss(to_keys([2]), VLLMReqContext("b"))
     policy.insert(to_key(1), Status(0))
-    assert policy.positions == {to_key(1): 640}
+    assert policy.positions == {to_key(1): 639}  # the last token of the block
 
 
 @pytest.mark.parametrize("ends", ["finished", "cleared"])
@@ -226,6 +219,38 @@ def test_a_store_that_never_came_is_forgotten(ends: str, monkeypatch: pytest.Mon
     else:
         policy.clear()
     assert not policy._storing
+
+
+@pytest.mark.parametrize("release", WITH_HOOKS)
+def test_what_a_client_wants_kept_goes_last_until_its_time_is_up(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks 1 and 2 end at tokens 16 and 32; the directive is for the second alone."""
+    base = install(monkeypatch, release)
+    policy = load(base, "retention")
+    now = 100.0
+    monkeypatch.setattr("kvlab.integrations.vllm.adapters.monotonic", lambda: now)
+    keep = {"retention_directives": [{"start": 16, "end": 32, "priority": 50, "duration": 10}]}
+    store(policy, base, [1, 2], VLLMReqContext("a", keep, _positions={to_key(1): 16, to_key(2): 32}))
+    store(policy, base, [3], VLLMReqContext("b"))
+    assert to_numbers(policy.keys_cold_to_hot())[-1] == 2
+    now = 111.0
+    store(policy, base, [4], VLLMReqContext("c"))
+    assert to_numbers(policy.keys_cold_to_hot())[-1] == 4
+    assert evict(policy, 4) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_clients_mistake_is_logged_and_ends_nothing(
+    release: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = install(monkeypatch, release)
+    policy = load(base, "retention")
+    wrong = {"session_id": "s", "retention_directives": [{"priority": 101}]}
+    request = request_of(release, "a", wrong)
+    store(policy, base, [1], request)
+    policy.touch(to_keys([1]), request)
+    assert not policy.marks
+    assert "request a: retention_directives[0].priority must be a number, from 0 to 100, got 101" in caplog.text
+    assert request.kv_transfer_params == wrong, "what vLLM hands on is not touched"
 
 
 def test_the_context_is_made_once_and_keeps_the_clients_parameters() -> None:

@@ -9,6 +9,9 @@ the policy, without a step in between; only what differs is written out:
 * 0.31+: recency is committed once, when a request finishes: `RequestHooks`, and `ARCRequestHooks` for ARC.
 * Up to 0.32 `insert` comes without the request, from 0.33 on with it. `RequestContexts` remembers it from 0.31's
   `on_store_miss`, for policies that ask for session or position. Before 0.31 they see a session when it touches.
+* A request's time begins when its policy first hears of it (0.31+; before, no policy knows any time).
+* What a client may send is judged here: a mistake in its retention directives is a line in the log, and they are left
+  out. In kvlab's own engine it is an error; raised inside vLLM's scheduler it would end the server.
 
 Not taken over: 0.33's provisional order within a running request (`on_request_access`). Here, as in 0.31, a block that
 a running request reads keeps its place until the request finishes.
@@ -17,8 +20,10 @@ a running request reads keeps its place until the request finishes.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,9 +38,10 @@ from kvlab.policies import (
     HeapLRUCachePolicy,
     LogicalRecencyLRUCachePolicy,
 )
-from kvlab.policies.context import BLOCK_POSITIONS
+from kvlab.policies.context import ARRIVAL_S, BLOCK_POSITIONS, RETENTION_DIRECTIVES, retention_of
 
 POLICIES_MODULE = "vllm.v1.kv_offload.cpu.policies"
+_log = logging.getLogger(__name__)
 # vLLM's own, 0.31+: one order over all cache groups, head to tail, from the keys of each.
 OrderRequestKeys = Callable[[Sequence[Sequence[OffloadKey]], Any], list[OffloadKey]]
 # These never look at the request, so they are spared the bookkeeping of `RequestContexts`.
@@ -168,16 +174,34 @@ class RequestContexts(CachePolicy):
 
 
 def kvlab_context(req_context: Any) -> ReqContext | None:
-    """vLLM's request context as kvlab's policies read it. One is made per request and kept in its scratch space.
+    """vLLM's request context as kvlab's policies read it. From 0.31 on one is made per request and kept in its scratch
+    space; before, vLLM's own is given, unless its directives are to be left out.
 
-    The position of a block is here the token it *ends* at, which orders blocks as well as where it starts.
+    The position of a block is here its *last* token, all that vLLM tells: it orders blocks as well as the first does.
     """
-    if req_context is None or not hasattr(req_context, "get_offload_key_position"):
-        return cast("ReqContext | None", req_context)
+    if req_context is None:
+        return None
+    if not hasattr(req_context, "get_offload_key_position"):
+        checked = _checked(req_context)
+        is_right = checked is req_context.kv_transfer_params
+        return cast(ReqContext, req_context) if is_right else ReqContext(req_context.req_id, checked)
     known: ReqContext | None = req_context.get_state(ReqContext)
     if known is None:
-        positions = SimpleNamespace(get=req_context.get_offload_key_position)
-        params = {**(req_context.kv_transfer_params or {}), BLOCK_POSITIONS: positions}
+        end_of = req_context.get_offload_key_position
+        positions = SimpleNamespace(get=lambda key: None if (end := end_of(key)) is None else end - 1)
+        params = {**(_checked(req_context) or {}), BLOCK_POSITIONS: positions, ARRIVAL_S: monotonic()}
         known = ReqContext(req_context.req_id, params)
         req_context.set_state(known)
     return known
+
+
+def _checked(req_context: Any) -> dict[str, Any] | None:
+    """The client's parameters; without its retention directives, and with a line in the log, if these are wrong."""
+    params: dict[str, Any] | None = req_context.kv_transfer_params
+    if params and RETENTION_DIRECTIVES in params:
+        try:
+            retention_of(req_context)
+        except ValueError as error:
+            _log.warning("request %s: %s; its retention directives are left out", req_context.req_id, error)
+            return {key: value for key, value in params.items() if key != RETENTION_DIRECTIVES}
+    return params
