@@ -100,13 +100,16 @@ def _add_reproduce(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _add_traces(commands: argparse._SubParsersAction[Parser]) -> None:
-    replay = commands.add_parser("replay", help="block hits of eviction policies on a trace, for any capacity")
+    replay = commands.add_parser(
+        "replay", help="a trace's block hits for any policy and capacity, or the whole server on it"
+    )
     replay.add_argument("--policies", nargs="+", metavar="NAME", help="default: the textbook policies and vLLM's")
     replay.add_argument("--capacities", nargs="+", type=int, metavar="BLOCKS", help="default: 1000 5000 10000")
-    replay.add_argument("--order", default="flat", help="flat, prefix or prefix-protected (default: flat)")
+    replay.add_argument("--order", help="flat, prefix or prefix-protected (default: flat)")
     replay.add_argument(
         "--curve", action="store_true", help="LRU at all capacities as well (flat and prefix; needs numpy)"
     )
+    _add_full_replay(replay)
     advise = commands.add_parser("advise", help="how big the tiers must be for a trace, and a configuration")
     _add_advise(advise)
     trace = commands.add_parser("trace", help="what a trace file is and holds, and what is odd in it")
@@ -121,6 +124,27 @@ def _add_traces(commands: argparse._SubParsersAction[Parser]) -> None:
         )
         command.add_argument("--progress", action="store_true", help="a progress bar (needs tqdm)")
         command.add_argument("--json", action="store_true", help="print JSON instead of the table")
+
+
+def _add_full_replay(replay: Parser) -> None:
+    full = replay.add_argument_group("with --full", "the pull request's server, unless given otherwise")
+    full.add_argument("--full", action="store_true", help="serve the requests: GPU blocks, CPU tier, disk, pins, clock")
+    full.add_argument("--concurrency", type=int, metavar="N", help="requests in flight (default: by the trace's times)")
+    full.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+    full.add_argument("--layout", help="KV layout: a name in data/kv_layouts, or a JSON file (default: gemma-like)")
+    full.add_argument("--block-size", type=int, metavar="TOKENS", help="of the server's blocks (default: the layout's)")
+    full.add_argument("--cpu-bytes", metavar="SIZE", help="CPU tier, as 100GiB (default: cpu_bytes_to_use)")
+    full.add_argument("--gpu-blocks", type=int, metavar="N", help="in blocks of that size")
+    full.add_argument("--no-disk", action="store_true", help="nothing below the CPU tier")
+    full.add_argument("--prefix-caching", action=argparse.BooleanOptionalAction, default=None, help="on the GPU")
+    full.add_argument("--disk-write", type=bandwidth, metavar="B/S", help="as 3GB/s or 3e9")
+    full.add_argument("--disk-read", type=bandwidth, metavar="B/S")
+    full.add_argument("--storage", metavar="NAME", help="nvme, sata, shared, or a JSON file")
+    full.add_argument("--gpu-rate", type=positive, metavar="TOK/S", help="computed tokens/s")
+    full.add_argument("--scheduler-clock", choices=("measured", "counted"), help="default: counted")
+    full.add_argument("--max-deferred-walks", type=int, metavar="N", help="give up waiting for the disk after N steps")
+    full.add_argument("--out", metavar="FILE", type=out_file, help="write the result as JSON")
+    full.add_argument("--to", metavar="FILE", type=out_file, help="write the requests sent as Mooncake JSONL")
 
 
 def _add_sweep(commands: argparse._SubParsersAction[Parser]) -> None:
@@ -269,7 +293,13 @@ def _calibrate(args: argparse.Namespace, console: Console) -> int:
 
 def _replay(args: argparse.Namespace, console: Console) -> int:
     from kvlab.analysis.main import main as run
+    from kvlab.experiment.full_replay_main import main as run_full
+    from kvlab.experiment.full_replay_main import refuse_mixed
 
+    refuse_mixed(args)
+    if args.full:
+        return run_full(args, console)
+    args.order = args.order or "flat"
     return run(args, console)
 
 

@@ -85,7 +85,12 @@ def full_replay(
             engine.arrivals = OpenLoop(noted)
         else:
             engine.source = FixedConcurrency(noted, concurrency)
-        stopped = _run(engine, books, lambda: on_progress(source.read, books.finished, engine.clock.now), should_stop)
+        stopped = _run(
+            engine,
+            books,
+            lambda: on_progress(source.read, engine.stats.completed_requests, engine.clock.now),
+            should_stop,
+        )
         return _result(trace, server, concurrency, engine, manager, source, books, stopped)
     finally:
         manager.shutdown()
