@@ -81,8 +81,14 @@ vllm-check: .venv-vllm/.ready
 	@$(VLLM_PY) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-lab: $(VENV)/.with-lab
+LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings/overrides.json
+
+lab: $(VENV)/.with-lab $(LAB_SETTINGS)
 	$(PY) -m jupyter lab notebooks --LabApp.default_url=/lab/tree/00_start_here.ipynb $(ARGS)
+
+# Of this .venv's JupyterLab: no news and no updates are asked of the network, and no box covers a corner.
+$(LAB_SETTINGS): kvlab/lab/overrides.json | $(VENV)/.with-lab
+	@mkdir -p $(@D) && cp $< $@
 
 notebooks: $(VENV)/.with-docs
 	$(PY) -m kvlab.lab.build $(ARGS)

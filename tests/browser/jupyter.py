@@ -17,15 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SETTINGS = {
-    # Without these a news box covers a corner, and what is scrolled out of sight is not drawn.
-    "@jupyterlab/apputils-extension/notification": {
-        "fetchNews": "false",
-        "checkForUpdates": False,
-        "doNotDisturbMode": True,
-    },
-    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
-}
+import kvlab.lab
+
+# What `make lab` sets for a reader, and: what is scrolled out of sight is drawn, too.
+OVERRIDES = Path(kvlab.lab.__file__).with_name("overrides.json")
+FOR_TESTS = {"@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"}}
 
 
 @dataclass(frozen=True)
@@ -42,8 +38,8 @@ def running_lab(notebooks: Path, home: Path, start_within_s: float = 90) -> Iter
     work = home / "notebooks"
     shutil.copytree(notebooks, work)
     settings = home / "settings"
-    for name, values in SETTINGS.items():
-        file = settings / f"{name}.jupyterlab-settings"
+    for name, values in {**json.loads(OVERRIDES.read_text(encoding="utf-8")), **FOR_TESTS}.items():
+        file = settings / f"{name.replace(':', '/')}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values), encoding="utf-8")
     with socket.socket() as free:

@@ -150,6 +150,16 @@ def test_07_overtakes_by_keyboard(page: Any, lab: Lab) -> None:
     no_complaints(page)
 
 
+def test_the_glossary_opens_as_a_page(page: Any, lab: Lab) -> None:
+    """00: the link in its head shows the glossary's table, not its markdown."""
+    page.goto(lab.url("00_start_here.ipynb"))
+    page.locator(".jp-Notebook a", has_text="glossary").first.click()
+    page.wait_for_selector(".jp-MarkdownViewer table")
+    assert page.locator("text=Jupyter news").count() == 0
+    screenshot(page, "00-glossary")
+    no_complaints(page)
+
+
 def test_the_strips_own_slider_and_button(page: Any, lab: Lab) -> None:
     """02: plotly's play button moves the frames, with the mouse and without any kernel."""
     open_and_run(page, lab, "02_the_life_of_a_block.ipynb")
