@@ -16,12 +16,14 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.example.manager import ExampleSecondaryTierManager
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, TieringOffloadingManager
 
-from tests.helpers import to_keys
+from tests.helpers import to_keys, to_numbers
 
 VERSION = tuple(int(part) for part in vllm.__version__.split(".")[:2])
 MODULE = "kvlab.integrations.vllm"
 # kvlab's policy -> the policy of vLLM that must choose the same victims in this release.
-SAME_VICTIMS = {"logical_recency_lru": "lru"} if VERSION >= (0, 31) else {"evictable_list_lru": "lru"}
+# `retention` is plain LRU as long as nobody asks for anything to be kept.
+LOGICAL = ("logical_recency_lru", "full_scan_lru", "heap_lru", "retention")
+SAME_VICTIMS = dict.fromkeys(LOGICAL if VERSION >= (0, 31) else ("evictable_list_lru",), "lru")
 if VERSION >= (0, 30):
     SAME_VICTIMS["evictable_list_arc"] = "arc"
 # Of these, kvlab's manager tells the policy what vLLM's does, as long as no request finishes: ARC hears of ghosts in
@@ -52,8 +54,8 @@ def tiering_manager(num_blocks: int, policy: str) -> Iterator[Any]:
 class Requests:
     """One request as each manager sees it: its own context, since managers keep state on it."""
 
-    def __init__(self, name: str, session: str, managers: Sequence[Any]) -> None:
-        self.each = [offload_base.ReqContext(name, {"session_id": session}) for _ in managers]
+    def __init__(self, name: str, params: dict[str, Any], managers: Sequence[Any]) -> None:
+        self.each = [offload_base.ReqContext(name, dict(params)) for _ in managers]
         self.busy = 0
 
     def place(self, keys: Sequence[bytes], end_tokens: Sequence[int]) -> None:
@@ -94,7 +96,7 @@ class Run:
 
     def start_request(self) -> None:
         self.started += 1
-        request = Requests(f"r{self.started}", f"s{self.started % 4}", self.managers)
+        request = Requests(f"r{self.started}", {"session_id": f"s{self.started % 4}"}, self.managers)
         numbers = list(range(self.universe))
         request.place(to_keys(numbers), [16 * (number + 1) for number in numbers])
         self.ask("on_new_request", request=request)
@@ -160,6 +162,26 @@ class Run:
             self.live.remove(request)
             self.ask("on_request_finished", request=request)
             self.finished += 1
+
+
+def serve(manager: Any, name: str, numbers: Sequence[int], **params: Any) -> list[int] | None:
+    """One request from its first call to its last: what is there it reads, the rest it stores.
+
+    The numbers of what was evicted for it; None if its store was refused.
+    """
+    keys = to_keys(numbers)
+    request = Requests(name, params, [manager])
+    request.place(keys, [16 * (index + 1) for index in range(len(keys))])
+    context = request.each[0]
+    manager.on_new_request(context)
+    found = [key for key in keys if manager.lookup(key, context).name == "HIT"]
+    manager.prepare_load(found, context)
+    manager.complete_load(found, context)
+    output = manager.prepare_store(keys, context)
+    if output is not None:
+        manager.complete_store(output.keys_to_store, context)
+    manager.on_request_finished(context)
+    return None if output is None else to_numbers(output.evicted_keys)
 
 
 def slots(spec: Any) -> list[int]:

@@ -10,35 +10,34 @@ import pytest
 pytest.importorskip("vllm", reason="no vLLM here; make vllm-check runs this in an environment of its own")
 
 from kvlab.manager import CPUOffloadingManager
+from kvlab.policies import available_policies
+from kvlab.policies.registry import VLLM_OWN
 from tests.core.policy_contract import PolicyContract
-from tests.vllm_check.real_vllm import MODULE, SAME_CALLS, SAME_VICTIMS, Run, cpu_manager, tiering_manager
+from tests.vllm_check.real_vllm import (
+    MODULE,
+    SAME_CALLS,
+    SAME_VICTIMS,
+    VERSION,
+    Run,
+    cpu_manager,
+    serve,
+    tiering_manager,
+)
 
-NAMES = ["evictable_list_lru", "logical_recency_lru", "evictable_list_arc", "prefix_position", "session_superseded"]
+# vLLM keeps `arc` for its own: kvlab's cannot be loaded by that name.
+NAMES = [name for name in available_policies() if name not in VLLM_OWN]
 SEEDS = range(8)
 STEPS = 600
 
 
+CPUOffloadingManagerOfVLLM = importlib.import_module("vllm.v1.kv_offload.cpu.manager").CPUOffloadingManager
 LOADED = importlib.import_module(MODULE)
 
 
-class TestEvictableListLRU(PolicyContract):
-    policy_class = LOADED.evictable_list_lru
-
-
-class TestLogicalRecencyLRU(PolicyContract):
-    policy_class = LOADED.logical_recency_lru
-
-
-class TestEvictableListARC(PolicyContract):
-    policy_class = LOADED.evictable_list_arc
-
-
-class TestPrefixPosition(PolicyContract):
-    policy_class = LOADED.prefix_position
-
-
-class TestSessionSuperseded(PolicyContract):
-    policy_class = LOADED.session_superseded
+for _name in available_policies():
+    # What vLLM would load, behind kvlab's manager: the same contract as in the core tests.
+    _policy_class = getattr(LOADED, _name)
+    globals()[f"Test_{_name}"] = type(f"Test_{_name}", (PolicyContract,), {"policy_class": _policy_class})
 
 
 def under_pressure(run: Run) -> None:
@@ -104,3 +103,64 @@ def test_a_session_reaches_the_policy_through_vllm() -> None:
     manager = cpu_manager(8, "session_superseded")
     Run([manager], seed=1).go(50)
     assert manager._policy.used_by, "no session was ever noted"
+
+
+# --- what each policy is for, through vLLM's calls ---
+
+knows_requests = pytest.mark.skipif(VERSION < (0, 31), reason="before 0.31 vLLM says nothing of positions and ends")
+
+
+@knows_requests
+@pytest.mark.parametrize(("name", "kept"), [("retention", [1, 2]), ("logical_recency_lru", [])])
+def test_what_a_client_wants_kept_outlives_a_flood(name: str, kept: list[int]) -> None:
+    """The directive is for the first 32 tokens, two of three blocks."""
+    manager = cpu_manager(8, name)
+    serve(manager, "asks", [1, 2, 3], retention_directives=[{"start": 0, "end": 32, "priority": 80}])
+    gone = [number for n in range(6) for number in serve(manager, f"flood {n}", [10 + n, 20 + n]) or []]
+    assert [number for number in (1, 2, 3) if number not in gone] == kept
+
+
+@knows_requests
+def test_what_is_kept_for_a_time_goes_when_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("kvlab.integrations.vllm.adapters.monotonic", lambda: now)
+    manager = cpu_manager(2, "retention")
+    serve(manager, "asks", [1], retention_directives=[{"priority": 80, "duration": 5}])
+    serve(manager, "another", [2])
+    now = 4.0
+    assert serve(manager, "in time", [3]) == [2]
+    now = 6.0
+    assert serve(manager, "too late", [4]) == [1]
+
+
+@knows_requests
+def test_a_clients_wrong_directives_do_not_end_the_server() -> None:
+    manager = cpu_manager(2, "retention")
+    assert serve(manager, "wrong", [1], retention_directives="everything") == []
+    assert serve(manager, "next", [2, 3]) == [1]
+
+
+@knows_requests
+@pytest.mark.parametrize(("name", "kept"), [("cost_aware", [1, 2]), ("logical_recency_lru", [])])
+def test_what_was_used_often_outlives_a_flood(name: str, kept: list[int]) -> None:
+    manager = cpu_manager(4, name)
+    for n in range(4):
+        serve(manager, f"often {n}", [1, 2])
+    gone = [number for n in range(3) for number in serve(manager, f"flood {n}", [10 + n, 20 + n]) or []]
+    assert [number for number in (1, 2) if number not in gone] == kept
+
+
+@knows_requests
+def test_tiny_lfu_refuses_what_is_asked_less_often_until_it_is_asked_again() -> None:
+    manager = cpu_manager(2, "tiny_lfu")
+    for n in range(3):
+        serve(manager, f"often {n}", [1, 2])
+    answers = [serve(manager, f"newcomer {n}", [3, 4]) for n in range(4)]
+    assert answers[0] is None, "vLLM takes the refusal for a store without room"
+    assert [2, 1] in answers or [1, 2] in answers, "what is asked for as often gets in"
+
+
+@pytest.mark.parametrize("name", ["arc", "lru"])
+def test_vllms_own_names_win_over_the_module(name: str) -> None:
+    policy = type(CPUOffloadingManagerOfVLLM(4, name, MODULE)._policy)
+    assert policy.__module__.startswith("vllm."), f"kvlab says vLLM keeps {name} for its own"
