@@ -90,7 +90,7 @@ EXERCISE = Exercise(
     entry="overlap",
     task=(
         "Copies run on streams of their own beside the computation. From the two lists of spans, say which share of "
-        "the copying cost no time. With a GPU the notebook gives you its own spans, without one recorded ones."
+        "the copying cost no time. The notebook has just measured some: on the GPU, or without one on the CPU."
     ),
     teaches="measuring overlap as time on a common clock, each moment counted once.",
     does_not_teach="whether the copies slowed the computation down: compare step times for that.",
