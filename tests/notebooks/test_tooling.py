@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
-from kvlab.lab import predict, setup, slider
+from kvlab.lab import explore, predict, setup, slider
 from kvlab.lab.catalogue import entry
 from kvlab.lab.compare import counted
 from kvlab.lab.execute import NotebookFailed, clean, execute
@@ -113,6 +115,46 @@ def test_run_and_clean(tmp_path: Path) -> None:
     assert WIDGET not in str(done) and "widgets" not in done["metadata"]
     with pytest.raises(NotebookFailed, match="ZeroDivisionError"):
         execute(notebook(cell("1"), cell("1 / 0")), tmp_path)
+
+
+class _Screen:
+    """What `explore` shows: its widgets, and each redraw of the figure."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.shown: list[Any] = []
+        self.drawn: list[Any] = []
+        monkeypatch.setattr(importlib.import_module("kvlab.lab.explore"), "display", self._display)
+
+    def _display(self, what: Any, **_: Any) -> _Screen:
+        self.shown.append(what)
+        return self
+
+    def update(self, data: Any, **_: Any) -> None:
+        self.drawn.append(data)
+
+
+def _draw(n: int) -> go.Figure:
+    if n == 2:
+        raise ValueError("no run of <2>")
+    return go.Figure(layout={"title": {"text": f"n is {n}, as said"}})
+
+
+def test_what_goes_wrong_while_dragging_stands_below_the_sliders(monkeypatch: Any) -> None:
+    screen, moved = _Screen(monkeypatch), slider("n", [1, 2, 3], 1)
+    explore(_draw, n=moved)
+    *_, status = screen.shown[0].children
+    moved.value = 2
+    assert 'role="alert"' in status.value and "ValueError: no run of &lt;2&gt;" in status.value
+    assert screen.drawn == [], "the last good picture stays"
+    moved.value = 3
+    assert status.value == "" and len(screen.drawn) == 2, "a gap and the new picture"
+
+
+def test_a_play_button_runs_through_the_sliders_values(monkeypatch: Any) -> None:
+    screen = _Screen(monkeypatch)
+    explore(_draw, play=True, n=slider("n", [1, 3, 5], 3))
+    button, moved, _ = screen.shown[0].children
+    assert (button.min, button.max, button.value) == (0, 2, moved.index)
 
 
 class TestPredictions:
