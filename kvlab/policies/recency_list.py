@@ -8,7 +8,7 @@ looks for at memory speed. Positions come in chunks of 4,096; `_maybe[chunk]` is
 block, so the search skips it.
 
 Cost. Pin, unpin: one look-up and one or two bytes. The n coldest: O(n), plus protected blocks met, plus chunks found
-empty: each of those is searched once (0.1 us) and then marked 0 until a block in it becomes idle again, so whoever
+empty: each of those is searched once (4,096 bytes) and then marked 0 until a block in it becomes idle again, so whoever
 unpinned there has paid. Even after 200,000 pins at once that is 50 searches, once. Gaps are closed a few chunks at a
 time (`_close_gaps`), so no call renumbers everything. Memory: positions number at most about 4.5 a block, 9 bytes each.
 
@@ -18,10 +18,10 @@ block takes its byte along when its position changes. A chunk is marked 0 only r
 and marked 1 by everything that writes a 1 into it. So the first 1 among chunks not marked 0 is the coldest idle block.
 
 Notes:
-* Weighed against it (same test, 200,000 blocks): a heap with lazy invalidation; bits in wide integers (pin and unpin
-  twice as dear: each makes new integers); an ordered map of the idle plus a heap of those that come back (unpin 2 to 4
-  times as dear); a scan that sets aside what it walked past (cheapest on average, but one evict pays up to 100 ms for
-  all pins since the last); one flat byte array (each search up to 5 us behind 200,000 pins).
+* Weighed against it: a heap with lazy invalidation (`heap_lru`); bits in wide integers (each pin and unpin makes new
+  integers); an ordered map of the idle plus a heap of those that come back (each unpin is a push); a scan that sets
+  aside what it walked past (cheapest on average, but one evict pays for all pins since the last); one flat byte array
+  (each search starts at the coldest pin).
 """
 
 from collections.abc import Collection, ItemsView, Iterable, Iterator
