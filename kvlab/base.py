@@ -73,9 +73,10 @@ class RequestOffloadingContext:
     policy: OffloadPolicy = OffloadPolicy.BLOCK_LEVEL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CPULoadStoreSpec:
-    """Slots of the CPU tier, one int a key, in key order."""
+    """Slots of the CPU tier, one int a key, in key order. Not frozen: one is made in every call, and freezing it would
+    double what that costs."""
 
     block_ids: Sequence[int]
 

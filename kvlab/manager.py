@@ -187,14 +187,15 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 self.stats.stores_skipped += len(keys) - len(offered)
         get = self.cache_policy.get
         new_keys = [key for key in offered if get(key) is None]
-        if len(new_keys) > 1 and len(set(new_keys)) < len(new_keys):
+        protected = set(offered)
+        if len(protected) < len(offered):
             new_keys = list(dict.fromkeys(new_keys))
         if self._count:
             self.stats.store_calls += 1
         evicted_keys: list[OffloadKey] = []
         num_to_evict = len(new_keys) - self.num_free_blocks
         if num_to_evict > 0:
-            victims = self._evict_for(num_to_evict, offered)
+            victims = self._evict_for(num_to_evict, protected)
             if victims is None:
                 if self._count:
                     self.stats.stores_refused += len(new_keys)
@@ -276,12 +277,11 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         else:
             self.cache_policy.mark_all_evictable(keys)
 
-    def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if self._guard and n > self.num_evictable:
             return None
         inspected_before = self.cache_policy.blocks_inspected
         evict = self.cache_policy.evict
-        protected = set(offered)
         victims = self._timed("evict", evict, n, protected) if self._time_calls else evict(n, protected)
         if self._count:
             inspected = self.cache_policy.blocks_inspected - inspected_before
@@ -296,6 +296,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             raise OffloadingStateError(
                 f"{type(self.cache_policy).__name__}.evict({n}, ...) gave {len(victims)} victims, not {n}"
             )
+        block_ids = []
         for key, block in victims:
             # The slot of one that is in use would be written while somebody reads it.
             if block.ref_cnt or key in protected:
@@ -303,10 +304,11 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 raise OffloadingStateError(
                     f"{type(self.cache_policy).__name__}.evict chose block {key!r}, which is {state}"
                 )
-        if n > 1 and len({block.block_id for _, block in victims}) < n:
+            block_ids.append(block.block_id)
+        if n > 1 and len(set(block_ids)) < n:
             raise OffloadingStateError(f"{type(self.cache_policy).__name__}.evict gave a victim twice")
         self.num_evictable -= n
-        self._free_list.extend(block.block_id for _, block in victims)
+        self._free_list += block_ids
         if self.events is not None:
             self.events.append(OffloadingEvent([key for key, _ in victims], self.medium, removed=True))
         return victims

@@ -45,8 +45,10 @@ class SlotBook:
         if first < self.num_blocks:
             block_ids.extend(range(first, min(first + n, self.num_blocks)))
             self._num_allocated_blocks += len(block_ids)
-        while len(block_ids) < n:
-            block_ids.append(self._free_list.pop())
+        missing = n - len(block_ids)
+        if missing:
+            block_ids += self._free_list[: -missing - 1 : -1]
+            del self._free_list[-missing:]
         return block_ids
 
     @property

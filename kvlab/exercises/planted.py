@@ -57,7 +57,7 @@ class _HalfAnEviction(CPUOffloadingManager):
 
 
 class _OfferUnprotected(CPUOffloadingManager):
-    def _evict_for(self, n: int, offered: list[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         return super()._evict_for(n, [])
 
 

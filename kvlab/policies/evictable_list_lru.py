@@ -76,13 +76,14 @@ class EvictableListLRUCachePolicy(CachePolicy):
     def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
         if n == 0:
             return []
+        evictable, blocks = self.evictable_blocks, self.blocks
         victims: list[tuple[OffloadKey, BlockStatus]] = []
         passed_over = 0
-        for key in self.evictable_blocks:
+        for key in evictable:
             if key in protected:
                 passed_over += 1
                 continue
-            block = self.blocks[key]
+            block = blocks[key]
             assert block.ref_cnt == 0, f"{key!r} is in the evictable list with {block!r}"
             victims.append((key, block))
             if len(victims) == n:
@@ -91,8 +92,8 @@ class EvictableListLRUCachePolicy(CachePolicy):
         if len(victims) < n:
             return None
         for key, _ in victims:
-            del self.evictable_blocks[key]
-            del self.blocks[key]
+            del evictable[key]
+            del blocks[key]
         return victims
 
     def clear(self) -> None:
