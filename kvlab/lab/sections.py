@@ -13,9 +13,9 @@ def section(explanation: Explanation, name: str) -> Explanation:
     if name not in explanation.sections:
         raise unknown_name("section", name, explanation.sections)
     rows = tuple(explanation.section(name))
-    return replace(explanation, title=name, rows=rows, corrections=(), not_published=(), warnings=())
+    return replace(explanation, title=name, rows=rows, corrections=(), not_published=(), warnings=(), in_vllm=None)
 
 
 def often_said(explanation: Explanation) -> Explanation:
     """Only the corrections, and what nobody published."""
-    return replace(explanation, title="Often said, and unpublished", rows=(), warnings=())
+    return replace(explanation, title="Often said, and unpublished", rows=(), warnings=(), in_vllm=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import shutil
@@ -12,7 +13,8 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.lab import explore, predict, setup, slider
+from kvlab.explain import explain
+from kvlab.lab import explore, often_said, predict, section, setup, slider
 from kvlab.lab.catalogue import entry
 from kvlab.lab.compare import counted
 from kvlab.lab.execute import NotebookFailed, clean, execute
@@ -202,6 +204,18 @@ def test_make_lab_opens_the_first_notebook() -> None:
     ).stdout
     (address,) = re.findall(r"jupyter lab notebooks --LabApp.default_url=/lab/tree/(\S+)", said)
     assert address == entry("00").file and (notebooks_dir() / address).is_file()
+
+
+def test_a_section_is_its_rows_and_nothing_else() -> None:
+    """Whatever else an explanation has, now or later, is not repeated under each of its sections."""
+    whole = explain()
+    part = section(whole, "vllm serve")
+    optional = [one for one in dataclasses.fields(part) if one.default is not dataclasses.MISSING]
+    assert len(optional) >= 4
+    assert all(getattr(part, one.name) == one.default for one in optional)
+    assert {row.section for row in part.rows} == {"vllm serve"}
+    said = often_said(whole)
+    assert said.corrections and said.not_published and not said.rows and said.in_vllm is None
 
 
 def test_setup_and_slider_say_what_is_wrong() -> None:
