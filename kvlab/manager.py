@@ -131,12 +131,17 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 now_pinned.append(key)
             blocks.append(block)
         if now_pinned:
-            self._pinned(now_pinned)
+            if len(now_pinned) > 1 and len(set(now_pinned)) < len(now_pinned):
+                now_pinned = list(dict.fromkeys(now_pinned))
+            self.cache_policy.mark_all_non_evictable(now_pinned)
+            self.num_evictable -= len(now_pinned)
+        block_ids: list[int] = []
         for block in blocks:
             block.ref_cnt += 1
+            block_ids.append(block.block_id)
         if self._count:
             self.stats.loads += len(blocks)
-        return CPULoadStoreSpec([block.block_id for block in blocks])
+        return CPULoadStoreSpec(block_ids)
 
     def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
         """Unpin each key once per mention; blocks become idle in the order of `keys`.
@@ -160,8 +165,9 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             if block.ref_cnt == 0:
                 now_idle.append(key)
         if now_idle:
-            self._idle(now_idle)
+            self.num_evictable += len(now_idle)
             self._num_releases += len(now_idle)
+            self.cache_policy.mark_all_evictable(now_idle)
         if self._count:
             self.stats.loads_completed += len(released)
 
@@ -192,7 +198,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             new_keys = list(dict.fromkeys(new_keys))
         if self._count:
             self.stats.store_calls += 1
-        evicted_keys: list[OffloadKey] = []
+        evicted: list[OffloadKey] = []
         num_to_evict = len(new_keys) - self.num_free_blocks
         if num_to_evict > 0:
             victims = self._evict_for(num_to_evict, protected)
@@ -200,7 +206,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 if self._count:
                     self.stats.stores_refused += len(new_keys)
                 return None
-            evicted_keys = [key for key, _ in victims]
+            evicted = victims
         block_ids = self._allocate(len(new_keys))
         if len(new_keys) == 1:
             self.cache_policy.insert(new_keys[0], self._block_status(block_ids[0]), req_context)
@@ -209,7 +215,7 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         self.num_pending += len(new_keys)
         if self._count:
             self.stats.stores += len(new_keys)
-        return PrepareStoreOutput(new_keys, CPULoadStoreSpec(block_ids), evicted_keys)
+        return PrepareStoreOutput(new_keys, CPULoadStoreSpec(block_ids), evicted)
 
     def complete_store(self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True) -> None:
         """Blocks being written become idle, or are dropped without success. Any other key is skipped, as in vLLM."""
@@ -228,7 +234,8 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 self._free_list.append(block.block_id)
                 num_dropped += 1
         if stored:
-            self._idle(stored)
+            self.num_evictable += len(stored)
+            self.cache_policy.mark_all_evictable(stored)
         self.num_pending -= len(stored) + num_dropped
         self._num_releases += len(stored) + num_dropped
         if self._count:
@@ -256,28 +263,10 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
         self._num_releases += 1
         self._num_allocated_blocks = self.num_evictable = self.num_pending = 0
 
-    # --- what the policy is told; victims, clocks ---
+    # --- victims, clocks ---
 
-    def _pinned(self, keys: list[OffloadKey]) -> None:
-        """The counts of these blocks are about to leave 0. A block may be named twice."""
-        if len(keys) == 1:
-            self.cache_policy.mark_non_evictable(keys[0])
-            self.num_evictable -= 1
-            return
-        if len(set(keys)) < len(keys):
-            keys = list(dict.fromkeys(keys))
-        self.cache_policy.mark_all_non_evictable(keys)
-        self.num_evictable -= len(keys)
-
-    def _idle(self, keys: list[OffloadKey]) -> None:
-        """The counts of these blocks have just become 0."""
-        self.num_evictable += len(keys)
-        if len(keys) == 1:
-            self.cache_policy.mark_evictable(keys[0])
-        else:
-            self.cache_policy.mark_all_evictable(keys)
-
-    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[OffloadKey] | None:
+        """The keys of n victims, whose slots are free now; None, with nothing changed, if there are too few."""
         if self._guard and n > self.num_evictable:
             return None
         inspected_before = self.cache_policy.blocks_inspected
@@ -296,7 +285,8 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
             raise OffloadingStateError(
                 f"{type(self.cache_policy).__name__}.evict({n}, ...) gave {len(victims)} victims, not {n}"
             )
-        block_ids = []
+        keys: list[OffloadKey] = []
+        block_ids: list[int] = []
         for key, block in victims:
             # The slot of one that is in use would be written while somebody reads it.
             if block.ref_cnt or key in protected:
@@ -304,14 +294,15 @@ class CPUOffloadingManager(SlotBook, OffloadingManager):
                 raise OffloadingStateError(
                     f"{type(self.cache_policy).__name__}.evict chose block {key!r}, which is {state}"
                 )
+            keys.append(key)
             block_ids.append(block.block_id)
         if n > 1 and len(set(block_ids)) < n:
             raise OffloadingStateError(f"{type(self.cache_policy).__name__}.evict gave a victim twice")
         self.num_evictable -= n
         self._free_list += block_ids
         if self.events is not None:
-            self.events.append(OffloadingEvent([key for key, _ in victims], self.medium, removed=True))
-        return victims
+            self.events.append(OffloadingEvent(list(keys), self.medium, removed=True))
+        return keys
 
     def get_stats(self) -> dict[str, float]:
         """vLLM's two metrics by name. Reading them sets the skipped stores back to 0, as in vLLM."""

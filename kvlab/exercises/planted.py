@@ -9,7 +9,6 @@ from collections.abc import Collection
 from typing import Any
 
 from kvlab.base import CPULoadStoreSpec, LookupResult, OffloadKey, PrepareStoreOutput, ReqContext
-from kvlab.block_status import BlockStatus
 from kvlab.manager import CPUOffloadingManager
 
 
@@ -57,7 +56,7 @@ class _HalfAnEviction(CPUOffloadingManager):
 
 
 class _OfferUnprotected(CPUOffloadingManager):
-    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+    def _evict_for(self, n: int, protected: Collection[OffloadKey]) -> list[OffloadKey] | None:
         return super()._evict_for(n, [])
 
 

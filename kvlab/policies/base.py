@@ -9,9 +9,9 @@ Notes:
 * `evict` is all or nothing: exactly n victims, or None and not the slightest change.
 * The two `mark_...` hooks fire on *transitions* of the count to and from 0 only: not on a second pin, not from
   `evict`, `remove` or `clear`.
-* Calls for many blocks at once (`insert_all`, `mark_all_...`) are kvlab's own: here each is a loop over the call for
-  one block. A policy may do better; a subclass that overrides the call for one block without the one for many gets the
-  loop back, so nothing passes it by.
+* Calls for many blocks at once (`insert_all`, `mark_all_...`) are kvlab's own, and its manager makes those: here each
+  is a loop over the call for one block. A policy may do better; a subclass that overrides the call for one block
+  without the one for many gets the loop back, so nothing passes it by.
 """
 
 import sys
