@@ -76,10 +76,10 @@ def vllm_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def measure(rounds: int = ROUNDS) -> Iterator[Row]:
-    """Rows for every call, batch and pinned share; vLLM's own manager first in each."""
+def measure(rounds: int = ROUNDS, make: Callable[[], list[Subject]] = subjects) -> Iterator[Row]:
+    """Rows for every call, batch and pinned share; the first subject, to which the ratios are, first in each."""
     for pinned in (0.0, 0.5):
-        rivals = subjects()
+        rivals = make()
         for subject in rivals:
             _fill(subject, pinned)
         # What stands now (vLLM and torch: a million objects) is nothing for the collector to walk in each round.
