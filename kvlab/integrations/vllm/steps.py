@@ -77,7 +77,7 @@ def measure_steps(steps: Sequence[tuple[str, str]], rounds: int) -> list[Row]:
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """A table of ratios to vLLM's own manager: a row per call and batch, a column per step; means over what is pinned."""
+    """A table of ratios to vLLM's own manager: a row per call and batch, a column per step; means of all places."""
     words = [step["words"] for step in record["steps"]]
     machine = record["environment"]
     lines = [
