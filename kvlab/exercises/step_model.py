@@ -23,24 +23,24 @@ def _expect(step_model: Any, arguments: Arguments, expected: float, look_at: str
 
 
 def case_gpu_only(step_model: Any) -> None:
-    """Without evictions a step is the GPU's: 20 ms, and 8,192 tokens at 13,200 a second."""
-    _expect(step_model, (0, 0, 0, 0.02, 13_200.0, 100.0), 0.02, "an empty step takes gpu_step_s")
-    _expect(step_model, (8_192, 0, 0, 0.02, 13_200.0, 100.0), 0.02 + 8_192 / 13_200, "tokens / (tokens/s)")
+    """Without evictions a step is the GPU's: 20 ms, and 8,192 tokens at 13,400 a second."""
+    _expect(step_model, (0, 0, 0, 0.02, 13_400.0, 100.0), 0.02, "an empty step takes gpu_step_s")
+    _expect(step_model, (8_192, 0, 0, 0.02, 13_400.0, 100.0), 0.02 + 8_192 / 13_400, "tokens / (tokens/s)")
 
 
 def case_one_long_walk(step_model: Any) -> None:
     """One eviction behind 199,999 pinned blocks at 100 ns: 20 ms more, as much as the GPU's step."""
-    _expect(step_model, (0, 1, 199_999, 0.02, 13_200.0, 100.0), 0.04, "nanoseconds are 1e-9 s")
+    _expect(step_model, (0, 1, 199_999, 0.02, 13_400.0, 100.0), 0.04, "nanoseconds are 1e-9 s")
 
 
 def case_every_eviction_walks(step_model: Any) -> None:
     """633 promotions in one step walk 633 times."""
-    _expect(step_model, (0, 633, 199_999, 0.02, 13_200.0, 100.0), 0.02 + 633 * 0.02, "once per eviction, not per step")
+    _expect(step_model, (0, 633, 199_999, 0.02, 13_400.0, 100.0), 0.02 + 633 * 0.02, "once per eviction, not per step")
 
 
 def case_the_list(step_model: Any) -> None:
     """Nothing ahead: the list still looks at its victim."""
-    _expect(step_model, (0, 1_000_000, 0, 0.0, 13_200.0, 1_000.0), 1.0, "the victim itself: pinned_ahead + 1")
+    _expect(step_model, (0, 1_000_000, 0, 0.0, 13_400.0, 1_000.0), 1.0, "the victim itself: pinned_ahead + 1")
 
 
 def case_nothing_overlaps(step_model: Any) -> None:
@@ -68,7 +68,7 @@ def case_counted_on_the_manager(step_model: Any) -> None:
 def picture(step_model: Any) -> Picture:
     """Steps of 8,192 tokens with 64 evictions."""
     ahead = (0, 1_000, 10_000, 50_000, 200_000)
-    seconds = [step_model(8_192, 64, pinned, 0.02, 13_200.0, 100.0) for pinned in ahead]
+    seconds = [step_model(8_192, 64, pinned, 0.02, 13_400.0, 100.0) for pinned in ahead]
     return Picture(
         "Your model: a step of 8,192 tokens and 64 evictions, 100 ns a block",
         [
