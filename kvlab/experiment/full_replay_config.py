@@ -83,7 +83,8 @@ def resolve_server(config: ReplayConfig) -> ReplayServer:
     """Read the commands and apply what was given. Raises ConfigError for anything that cannot be right."""
     serve, transfer = _commands(config.input_path)
     if config.cpu_bytes is not None:
-        transfer = replace(transfer, cpu_bytes_to_use=config.cpu_bytes)
+        origins = {key: origin for key, origin in transfer.origins.items() if key != "cpu_bytes_to_use"}
+        transfer = replace(transfer, cpu_bytes_to_use=config.cpu_bytes, origins=origins)
     if not config.disk:
         transfer = replace(transfer, secondary_tiers=())
     layout = layout_for(load_layout(config.layout), serve)
