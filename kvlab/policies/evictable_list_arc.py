@@ -2,10 +2,10 @@
 
 Stands for `vllm/v1/kv_offload/cpu/policies/arc.py` (up to 0.33 it walks T1 and T2 past every pinned block). Everything
 but the two lists is `arc`: T1 and T2 are `RecencyList`s, which find their idle blocks at once. So n victims cost O(n),
-plus protected blocks met, and they are `arc`'s on every sequence of calls. With nothing pinned that is 1.5 to 2.1 times
+plus protected blocks met, and they are `arc`'s on every sequence of calls. With nothing pinned that is 1.5 to 1.9 times
 `arc`'s cost, and a touch 2.6 to 4.4 times, pinned or not; a pin or unpin, nothing to `arc`, is 0.2 to 0.7 us here. For
-that, behind 99 % of 200,000 pinned, one victim costs 4 us instead of 20 ms and more (recorded run, README.md beside
-this file).
+that, behind 99 % of 200,000 pinned, one victim costs 4 to 5 us instead of 20 ms and more (recorded run, README.md
+beside this file).
 
 `once_per_request=True` is the accounting of 0.31+: however often a request touches a block, that is one use, which
 counts when the request finishes; the first key it used ends up hottest. A block that it only brought in (stored or

@@ -9,12 +9,12 @@ Pinning writes a 0, unpinning a 1 where the block already is; the victim is the 
 without a step of Python for what lies before. `recency_list` has the details, the costs and the argument.
 
 Cost: evict(n) is O(n + protected blocks met), whatever the number of pinned blocks and the size of the cache. With 0,
-50 or 99 % of 200,000 pinned, against `evictable_list_lru` in the recorded run (README.md beside this file): evict 1.4
-to 1.5 times for one block, 1.1 to 1.6 for 64 or 633; a pin 0.9 to 1.8, an unpin 0.3 to 1.0, a touch 2.1 to 3.7 (the
-list moves idle blocks only). So the aim, within 1.5 times for evict, pin and unpin, is met by the unpin in every case
-and by evict and pin in most. `heap_lru` costs 1.6 to 5.5 times this policy's evict, least where few blocks are idle
-and its heap is small, 1.1 to 3.3 times its pin and 5.3 to 11 times its unpin: not the 3 times aimed at everywhere.
-Memory: 142 bytes a block, at most 204; the list 158, the heap 243 to 406.
+50 or 99 % of 200,000 pinned, against `evictable_list_lru` in the recorded run (README.md beside this file): evict 1.5
+times for one block, 1.2 to 1.6 for 64 or 633; a pin 0.9 to 1.7, an unpin 0.4 to 1.1, a touch 2.1 to 3.5 (the list moves
+idle blocks only). So the aim, within 1.5 times for evict, pin and unpin, is met by the unpin in every case, by the pin
+in most, and by evict in most: it just misses in the others. `heap_lru` costs 1.7 to 5.7 times this policy's evict,
+least where few blocks are idle and its heap is small, 1.1 to 3.6 times its pin and 5.1 to 10 times its unpin: the 3
+times aimed at hold for the unpin only. Memory: 142 bytes a block, at most 204; the list 158, the heap 243 to 406.
 
 Notes:
 * The victims are `full_scan_lru`'s on every sequence of calls. `evictable_list_lru` picks others, by design.

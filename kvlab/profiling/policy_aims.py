@@ -35,38 +35,37 @@ class Aim(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return "met" if self.met == self.cells else f"not met: {self.met} of {self.cells}"
+        return "met" if self.met == self.cells else f"met in {self.met} of {self.cells} cells"
 
 
 class Figures:
-    """A record of `policy_costs`, read by what was called: ns a block, medians."""
+    """A record of `policy_costs`, read by what was called. KeyError for what is not recorded."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
-        self._ns: dict[tuple[str, str, int, Place], float] = {
-            (row["policy"], row["kind"], row["blocks"], (row["pinned"], row["scattered"])): row["ns"]
+        self._rows = {
+            (row["policy"], row["kind"], row["blocks"], (row["pinned"], row["scattered"])): row
             for row in record["costs"]
         }
 
     def ns(self, policy: str, kind: str, blocks: int, place: Place) -> float:
-        """KeyError for what is not recorded, here and below."""
-        return self._ns[policy, kind, blocks, place]
+        """ns a block, the median of the rounds."""
+        return float(self._rows[policy, kind, blocks, place]["ns"])
 
     def quotient(self, above: str, below: str, kind: str, blocks: int, place: Place) -> float:
-        """One policy's figure over another's, same call, size and place."""
-        return self._ns[above, kind, blocks, place] / self._ns[below, kind, blocks, place]
+        """One policy's cost over another's, from their ratios to a third within the same rounds."""
+        ratios = [float(self._rows[policy, kind, blocks, place]["ratio"]) for policy in (above, below)]
+        return ratios[0] / ratios[1]
 
     def quotients(self, above: str, below: str, kind: str, sizes: Iterable[int] = tuple(SIZES)) -> list[float]:
         """`quotient` for each of the sizes, in all places."""
         return [self.quotient(above, below, kind, n, place) for n in sizes for place in PLACES]
 
     def growth(self, policy: str) -> list[float]:
-        """An eviction with blocks pinned, over the same one with nothing pinned: all sizes, all other places."""
+        """An eviction's cost over the list's with blocks pinned, over the same with nothing pinned: what pins add."""
         nothing, *others = PLACES
-        of = self._ns
-        return [
-            of[policy, "evict", n, place] / of[policy, "evict", n, nothing] for n in SIZES for place in others
-        ]  # fmt: skip
+        without = {n: self.quotient(policy, LIST, "evict", n, nothing) for n in SIZES}
+        return [self.quotient(policy, LIST, "evict", n, place) / without[n] for n in SIZES for place in others]
 
     def aims(self) -> list[Aim]:
         """Every aim, in the order of the text."""
@@ -79,21 +78,10 @@ class Figures:
             cells = self.quotients(HEAP, ROW, kind)
             met = sum(cell >= FASTER for cell in cells)
             found.append(Aim(f"`{ROW}`: {kind} {FASTER:.0f} times as fast as `{HEAP}`", span(cells), met, len(cells)))
-        found.append(
-            _at_most(
-                f"`{ROW}`: pins raise an eviction's cost within {WITHIN} times what they do to `{LIST}`'s, "
-                "which never meets them",
-                [own / plain for own, plain in zip(self.growth(ROW), self.growth(LIST), strict=True)],
-                f" (`{SCAN}`'s own: up to {_figure(max(self.growth(SCAN)))})",
-            )
-        )
-        found.append(
-            _at_most(
-                f"`{LIST_ARC}`: an eviction with pins within {WITHIN} times one without",
-                self.growth(LIST_ARC),
-                f" (`{ARC}`: up to {_figure(max(self.growth(ARC)))})",
-            )
-        )
+        for name, scan in ((ROW, SCAN), (LIST_ARC, ARC)):
+            what = f"`{name}`: evict behind pins within {WITHIN} times without, where `{LIST}` stays at 1"
+            beside = f" (`{scan}`: up to {_figure(max(self.growth(scan)))})"
+            found.append(_at_most(what, self.growth(name), beside))
         return [*found, self._memory()]
 
     def _memory(self) -> Aim:
@@ -105,8 +93,9 @@ class Figures:
 
 
 def span(cells: list[float]) -> str:
-    """Lowest and highest, as the texts give them: one digit after the point below 10."""
-    return f"{_figure(min(cells))} to {_figure(max(cells))}"
+    """Lowest and highest, as the texts give them: one digit after the point below 10; one figure where they agree."""
+    low, high = _figure(min(cells)), _figure(max(cells))
+    return low if low == high else f"{low} to {high}"
 
 
 def _at_most(what: str, cells: list[float], beside: str = "") -> Aim:

@@ -177,10 +177,9 @@ def _cost(name: str, kind: str, n: int, place: tuple[float, bool], own: list[flo
 
 
 def all_costs(num_blocks: int = NUM_BLOCKS, rounds: int = ROUNDS) -> Iterator[list[Cost]]:
-    """Every table, the LRUs first."""
-    for names in (LRUS, ARCS):
-        for place in PLACES:
-            yield measure(names, place, num_blocks=num_blocks, rounds=rounds)
+    """A table for each place, with all policies in it."""
+    for place in PLACES:
+        yield measure((*LRUS, *ARCS), place, num_blocks=num_blocks, rounds=rounds)
 
 
 def table(costs: Sequence[Cost], num_blocks: int = NUM_BLOCKS) -> str:

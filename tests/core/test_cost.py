@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from functools import cache
+from types import FrameType
 
 import pytest
 
@@ -75,3 +78,37 @@ def test_without_the_guard_an_impossible_store_costs_a_walk(policy: str, looked_
         assert manager.prepare_store(to_keys(range(10**6, 10**6 + 11)), CTX) is None
         assert manager.stats.blocks_inspected == expected
         assert manager.num_evictable == 10
+
+
+def python_calls(run: Callable[[], object]) -> int:
+    """Python functions entered while `run` runs, its own frame left out."""
+    calls = -1
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("policy", ["evictable_list_lru", "logical_recency_lru", "full_scan_lru"])
+def test_python_calls_a_block_of_a_batch(policy: str) -> None:
+    """`get` twice for each block, the record's constructor once for a new one: no call to the policy beside these."""
+    manager, n = full_manager(policy, 2_000, 0, count=False), 633
+    new = to_keys(range(10**6, 10**6 + n))
+
+    def store() -> None:
+        manager.prepare_store(new, CTX)
+        manager.complete_store(new, CTX)
+
+    def load() -> None:
+        manager.prepare_load(new, CTX)
+        manager.complete_load(new, CTX)
+
+    assert 3 * n <= python_calls(store) < 3 * n + 30
+    assert 2 * n <= python_calls(load) < 2 * n + 30

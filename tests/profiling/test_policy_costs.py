@@ -61,7 +61,10 @@ def test_memory_is_the_policys_own() -> None:
 
 def made_up(ns: dict[str, float]) -> dict[str, Any]:
     rows = [
-        {"policy": name, "kind": kind, "blocks": n, "pinned": place[0], "scattered": place[1], "ns": ns[name]}
+        {
+            **{"policy": name, "kind": kind, "blocks": n, "pinned": place[0], "scattered": place[1]},
+            **{"ns": ns[name], "ratio": ns[name] / ns[LIST]},
+        }
         for name in (*LRUS, *ARCS)
         for kind in KINDS
         for n in SIZES
@@ -74,11 +77,11 @@ def made_up(ns: dict[str, float]) -> dict[str, Any]:
 def test_an_aim_is_met_only_if_every_cell_meets_it() -> None:
     record = made_up({LIST: 100, ROW: 150, HEAP: 450, SCAN: 100, LIST_ARC: 100, ARC: 100})
     assert {aim.verdict for aim in Figures(record).aims()} == {"met"}
-    record["costs"][record["costs"].index(next(r for r in record["costs"] if r["policy"] == ROW))]["ns"] = 151
+    next(row for row in record["costs"] if row["policy"] == ROW)["ratio"] = 1.51
     verdicts = [aim.verdict for aim in Figures(record).aims()]
-    assert verdicts.count("not met: 14 of 15") == 2, "within the list's, and beside the heap's"
+    assert verdicts.count("met in 14 of 15 cells") == 2, "within the list's, and beside the heap's"
     record["bytes_a_block"][LRUS.index(ROW)]["most"] = 151
-    assert Figures(record).aims()[-1].verdict == "not met: 1 of 2"
+    assert Figures(record).aims()[-1].verdict == "met in 1 of 2 cells"
 
 
 def test_the_readme_of_the_policies_is_the_recorded_run(recorded: dict[str, Any]) -> None:
@@ -124,8 +127,8 @@ def test_what_arc_costs_without_pins_is_recorded(recorded: dict[str, Any]) -> No
     assert f"is {span(pins)} us here" in docstring(LIST_ARC)
     behind = [figures.ns(LIST_ARC, "evict", 1, place) for place in PLACES if place[0] == 0.99]
     walking = [figures.ns(ARC, "evict", 1, place) for place in PLACES if place[0] == 0.99]
-    assert all(3_500 < ns < 4_500 for ns in behind) and min(walking) > 20e6
-    assert "one victim costs 4 us instead of 20 ms and more" in docstring(LIST_ARC)
+    assert all(3_500 < ns < 5_500 for ns in behind) and min(walking) > 20e6
+    assert "one victim costs 4 to 5 us instead of 20 ms and more" in docstring(LIST_ARC)
 
 
 def test_memory_in_the_docstring_is_recorded(recorded: dict[str, Any]) -> None:
