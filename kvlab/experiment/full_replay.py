@@ -233,6 +233,7 @@ def _result(
         tiers=tier_rows(server, engine, manager, books),
         recomputed_tokens=None if stopped else stats.computed_tokens - needed,
         seconds=engine.clock.now,
+        arrivals_s=source.span_s,
         counts=_counts(engine, manager),
         notes=_notes(trace, server, source),
         stopped_because=stopped,

@@ -185,12 +185,12 @@ def _print_tiers(console: Console, result: FullReplay) -> None:
 
 
 def _print_rows(console: Console, title: str, name: str, rows: Iterable[tuple[str, PromptTokens]]) -> None:
-    table = _table(title, name, ["req.", "input", "GPU", "CPU", "disk", "computed", "found", "TTFT s"])
+    table = _table(title, name, ["req.", "input", "GPU", "CPU", "disk", "computed", "hit", "TTFT s"])
     for label, tokens in rows:
         counts = (tokens.requests, tokens.input, tokens.gpu, tokens.cpu, tokens.disk, tokens.computed)
         ttft_s = tokens.ttft()["ttft_mean_s"]
-        ttft = "" if ttft_s is None else f"{ttft_s:,.2f}"
-        table.add_row(label, *(f"{count:,}" for count in counts), f"{tokens.hit_ratio:.1%}", ttft)
+        ttft = "" if ttft_s is None else f"{ttft_s:,.{2 if ttft_s < 100 else 1}f}"
+        table.add_row(label, *(f"{count:,}" for count in counts), f"{tokens.hit_ratio:.0%}", ttft)
     console.print(table)
 
 
@@ -199,7 +199,7 @@ def _table(title: str, first: str, columns: Sequence[str]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column(first, overflow="fold")
     for column in columns:
         table.add_column(column, justify="right", overflow="fold")
@@ -208,9 +208,9 @@ def _table(title: str, first: str, columns: Sequence[str]) -> Table:
 
 def _shown_turns(result: FullReplay) -> list[tuple[str, PromptTokens]]:
     """The first ones, the rest in one row, so that the column still adds up."""
-    prefix = {None: "", True: ", known", False: ", new"}
+    prefix = {None: "", True: "known", False: "new"}
     ordered = sorted(result.turns.items(), key=lambda item: (item[0][0], bool(item[0][1])))
-    rows = [(f"{turn or '-'}{prefix[known]}", tokens) for (turn, known), tokens in ordered]
+    rows = [(", ".join(filter(None, (str(turn or ""), prefix[known]))), tokens) for (turn, known), tokens in ordered]
     return _with_rest(rows, _SHOWN_TURNS + 1, lambda rest: f"{ordered[-rest][0][0]}+", result)
 
 
@@ -243,7 +243,8 @@ def _lines(server: ReplayServer, result: FullReplay) -> list[str]:
         f"disk {spec.tiers[0].write_bandwidth / 1e9:g} GB/s write, {spec.tiers[0].read_bandwidth / 1e9:g} GB/s read"
     )  # fmt: skip
     lines = [
-        f"{result.seconds:,.1f} s of the server's time, {result.total().output:,} tokens answered.",
+        f"{result.seconds:,.1f} s of the server's time, {result.total().output:,} tokens answered."
+        + (f" The requests came within {result.arrivals_s:,.1f} s." if result.concurrency is None else ""),
         f"Server: {spec.num_gpu_blocks:,} GPU blocks of {spec.groups[0].block_size_tokens} tokens, "
         f"{spec.num_cpu_blocks:,} CPU blocks of {format_bytes(spec.block_bytes)}, {disk}, "
         f"{spec.engine.gpu_rate:,.0f} computed tokens/s. Layout {server.layout.name}"

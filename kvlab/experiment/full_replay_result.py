@@ -92,8 +92,9 @@ class FullReplay:
     """`turns`: by (turn, whether an earlier request began with the same block; None after turn 1), turn 0 of requests
     without a session. `requests`: read, sent, finished, unfinished. `refused`: reason -> requests that were never sent.
     `recomputed_tokens`: computed again after a preemption; None if the run did not reach its end. `seconds`: of the
-    virtual clock, to the end of the last copy. `counts`: of manager, connector and engine, as in a Result.
-    `stopped_because`: why the run ended early, None if it did not."""
+    virtual clock, to the end of the last copy; `arrivals_s`: from the trace's first request to the last one read.
+    `counts`: of manager, connector and engine, as in a Result. `stopped_because`: why the run ended early, None if it
+    did not."""
 
     trace: str
     policy: str
@@ -106,6 +107,7 @@ class FullReplay:
     tiers: tuple[TierRow, ...]
     recomputed_tokens: int | None
     seconds: float
+    arrivals_s: float
     counts: Mapping[str, int]
     notes: tuple[str, ...]
     stopped_because: str | None = None
@@ -173,6 +175,7 @@ class FullReplay:
             "partial": self.partial,
             "stopped_because": self.stopped_because,
             "seconds": self.seconds,
+            "arrivals_s": self.arrivals_s,
             "requests": dict(self.requests),
             "refused": dict(self.refused),
             "output_tokens": self.total().output,

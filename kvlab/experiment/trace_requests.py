@@ -109,19 +109,20 @@ class TraceSource:
         #: Reason -> requests.
         self.refused: Counter[str] = Counter()
         self.without_ids = 0
+        #: From the first request to the last one read.
+        self.span_s = 0.0
         #: Requests that came before the one above them in the file: they are sent when that one is.
         self.out_of_order = 0
 
     def __iter__(self) -> Iterator[tuple[float, ReplayedRequest]]:
         """(seconds after the first request, request)."""
         first_s: float | None = None
-        now = 0.0
         for request in self._requests:
             if first_s is None:
                 first_s = request.timestamp_s
             came = request.timestamp_s - first_s
-            self.out_of_order += came < now
-            now = max(now, came)
+            self.out_of_order += came < self.span_s
+            self.span_s = now = max(self.span_s, came)
             number, turn = self.read, self._turn(request)
             self.read += 1
             reason = self._refuse(request.input_tokens, max(1, request.output_tokens))
