@@ -4,8 +4,9 @@ Notes:
 * Always at paper scale: a trace has its own sizes. The scheduler's seconds are counted by default, so that a replay
   finds the same on every machine.
 * `block_size` changes the tokens of a block on the GPU and in all tiers, and blocks keep their bytes a token: the GPU
-  keeps its memory (fewer blocks), and so does the CPU tier. Larger blocks replay faster; the scheduler has fewer of
-  them to look through, so its seconds shrink too.
+  keeps its memory (fewer blocks), and so does the CPU tier. Larger blocks replay faster (the 2,000 requests of
+  `data/traces/conversations.jsonl.gz` in 15 s and 54 MB with 512 tokens, in 126 s and 771 MB with 16, on two cores);
+  the scheduler has fewer of them to look through, so its seconds shrink too.
 """
 
 from __future__ import annotations
