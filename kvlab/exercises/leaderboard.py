@@ -1,8 +1,9 @@
 """Policies ranked on traces of prompts: hits, then blocks inspected, then bytes.
 
-A request is looked up until its first miss, as the connector does: blocks behind a miss are no hits. What hits is
-touched and read, the rest stored, with the pins of both in place. No time passes and nothing goes to disk, so this
-ranks orders of eviction, not servers.
+Hits are `kvlab.analysis.replay`'s, in the order `prefix-protected`: a request hits up to its first miss, is touched
+back to front, and its own blocks are safe until it is in. So a row here is what `kvlab replay` says of the same
+trace. Blocks inspected are counted where there are any to count: in a run through the real manager, with the pins of
+loads and stores in place. No time passes and nothing goes to disk, so this ranks orders of eviction, not servers.
 
 Notes:
 * The made traces come from a seed and are the same everywhere. `chat`: conversations that grow, over a shared system
@@ -22,18 +23,22 @@ from html import escape
 from random import Random
 from typing import Any
 
+from kvlab.analysis import replay
 from kvlab.base import LookupResult, OffloadKey, ReqContext, make_offload_key
 from kvlab.exercises.traffic import add_idle
 from kvlab.manager import CPUOffloadingManager
 from kvlab.policies import available_policies, get_policy_class
 
 Trace = Iterable[Any]
+#: Of replay: as vLLM touches.
+ORDER = "prefix-protected"
 _MEASURED_BLOCKS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy: block references and how many of them hit, over all traces; bytes per resident block."""
+    """One policy over all traces: block references, how many hit (in replay), blocks that evictions looked at (in the
+    manager); bytes per resident block."""
 
     policy: str
     hits: int
@@ -43,11 +48,13 @@ class Row:
 
 
 class Leaderboard:
-    """Rows, best first."""
+    """Rows, best first. `possible`: the hits of a cache that never evicts."""
 
-    def __init__(self, rows: Sequence[Row], num_blocks: int, traces: Sequence[str]) -> None:
+    def __init__(self, rows: Sequence[Row], num_blocks: int, traces: Sequence[str], possible: int) -> None:
         self.rows = sorted(rows, key=lambda row: (-row.hits, row.blocks_inspected, row.bytes_per_block, row.policy))
-        self.caption = f"{num_blocks:,} slots; traces: {', '.join(traces)}"
+        self.caption = (
+            f"{num_blocks:,} slots; traces: {', '.join(traces)}; a cache that never evicts: {possible:,} hits"
+        )
 
     def cells(self) -> list[tuple[str, ...]]:
         header = ("policy", "hits", "of", "hit rate", "blocks inspected", "bytes a block")
@@ -97,16 +104,34 @@ def leaderboard(*policies: Any, traces: Mapping[str, Trace] | None = None, num_b
     chosen = {name: [list(_ids(request)) for request in trace] for name, trace in (traces or sample_traces()).items()}
     rows = []
     for name, policy_class in named.items():
-        runs = [replay(policy_class, trace, num_blocks) for trace in chosen.values()]
-        hits, references, inspected = (
-            sum(getattr(run, field) for run in runs) for field in ("hits", "references", "blocks_inspected")
+        runs = [replay(trace, policy_class, num_blocks, ORDER) for trace in chosen.values()]
+        inspected = sum(through_manager(policy_class, trace, num_blocks).blocks_inspected for trace in chosen.values())
+        rows.append(
+            Row(
+                name,
+                sum(r.hits for r in runs),
+                sum(r.references for r in runs),
+                inspected,
+                bytes_per_block(policy_class),
+            )
         )
-        rows.append(Row(name, hits, references, inspected, bytes_per_block(policy_class)))
-    return Leaderboard(rows, num_blocks, list(chosen))
+    possible = sum(replay(trace, "lru", max(1, sum(map(len, trace))), ORDER).hits for trace in chosen.values())
+    return Leaderboard(rows, num_blocks, list(chosen), possible)
 
 
-def replay(policy_class: Any, trace: Trace, num_blocks: int) -> Row:
-    """One policy on one trace, in `num_blocks` slots."""
+def hit_rates(
+    policies: Mapping[str, Any], traces: Mapping[str, Trace], num_blocks: int = 64
+) -> dict[str, dict[str, float]]:
+    """By policy (a class, or a name that `kvlab.analysis.replay` knows) and by trace the share of the references that
+    hit, 0 to 1."""
+    return {
+        name: {on: replay(trace, policy, num_blocks, ORDER).hit_ratio for on, trace in traces.items()}
+        for name, policy in policies.items()
+    }
+
+
+def through_manager(policy_class: Any, trace: Trace, num_blocks: int) -> Row:
+    """One policy on one trace in a manager of `num_blocks` slots, with its pins. The row's bytes are left out."""
     manager = CPUOffloadingManager(num_blocks, policy_class)
     hits = references = 0
     for number, request in enumerate(trace):

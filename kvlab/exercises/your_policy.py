@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kvlab.analysis import replay
 from kvlab.exercises.exercise import Exercise, Wrong
-from kvlab.exercises.leaderboard import replay, sample_traces
+from kvlab.exercises.leaderboard import ORDER, sample_traces, through_manager
 from kvlab.exercises.report import Picture, Score, expect, require
 from kvlab.exercises.traffic import (
     TwinManagers,
@@ -149,10 +150,10 @@ def case_books_stay_right(MyPolicy: Any) -> None:
 
 def case_survives_a_long_run(MyPolicy: Any) -> None:
     """Through a made trace of prompts, in 64 slots, without an error, and with at least one hit."""
-    hits = replay(MyPolicy, sample_traces()["chat"], num_blocks=64).hits
+    hits = through_manager(MyPolicy, sample_traces()["chat"], num_blocks=64).hits
     require(
         hits > 0,
-        called='replay(MyPolicy, sample_traces()["chat"], 64).hits',
+        called='through_manager(MyPolicy, sample_traces()["chat"], 64).hits',
         returned=hits,
         expected="more than 0",
         look_at="does evict take the blocks that were just stored?",
@@ -163,8 +164,8 @@ def scores(MyPolicy: Any, reference: Any) -> Sequence[Score]:
     return [
         Score(
             f"hits on made trace {name!r}, 64 slots (more is better)",
-            replay(MyPolicy, trace, 64).hits,
-            replay(reference, trace, 64).hits,
+            replay(trace, MyPolicy, 64, ORDER).hits,
+            replay(trace, reference, 64, ORDER).hits,
         )
         for name, trace in sample_traces().items()
     ]
@@ -173,7 +174,7 @@ def scores(MyPolicy: Any, reference: Any) -> Sequence[Score]:
 def picture(MyPolicy: Any) -> Picture:
     traces = sample_traces()
     policies = (MyPolicy, FullScanLRUCachePolicy, EvictableListLRUCachePolicy)
-    rows = [(p.__name__, [f"{replay(p, trace, 64).hits:,} hits" for trace in traces.values()]) for p in policies]
+    rows = [(p.__name__, [f"{replay(trace, p, 64, ORDER).hits:,} hits" for trace in traces.values()]) for p in policies]
     return Picture(
         "On the made traces, 64 slots", [("trace", list(traces)), *rows], "leaderboard(MyPolicy) has the rest."
     )

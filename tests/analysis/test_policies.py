@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from itertools import chain
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis import replay, replay_policies
+from kvlab.analysis import ORDERS, replay, replay_policies
 from kvlab.analysis.policies import REPLAY_POLICIES, OffloadPolicy, make_replay_policy
+from kvlab.base import OffloadKey
+from kvlab.block_status import BlockStatus
 from kvlab.policies import FullScanLRUCachePolicy
 from tests.analysis.slow_models import MODELS, lru_prefix, lru_prefix_protected
 from tests.analysis.strategies import CAPACITIES, REQUESTS, chained_requests
@@ -215,3 +219,35 @@ def test_wrong_options_are_one_message(options: dict[str, object], parts: list[s
         replay([[1, 2]], **options)  # type: ignore[arg-type]
     for part in parts:
         assert part in str(error.value)
+
+
+class OnlyWhatItIsTold(FullScanLRUCachePolicy):
+    """Evicts what `mark_evictable` named, and nothing that merely came in with a count of 0."""
+
+    def __init__(self, cache_capacity: int) -> None:
+        super().__init__(cache_capacity)
+        self.told: set[OffloadKey] = set()
+
+    def mark_evictable(self, key: OffloadKey) -> None:
+        self.told.add(key)
+
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        return super().evict(n, {*protected, *(key for key in self.blocks if key not in self.told)})
+
+
+@given(REQUESTS, st.integers(1, 6))
+def test_a_policy_that_waits_to_be_told_what_is_idle_is_told(requests: list[References], capacity: int) -> None:
+    for order in ORDERS:
+        assert replay(requests, OnlyWhatItIsTold, capacity, order) == replace(
+            replay(requests, "full_scan_lru", capacity, order), policy="OnlyWhatItIsTold"
+        )
+
+
+class Keeps(FullScanLRUCachePolicy):
+    def evict(self, n: int, protected: Collection[OffloadKey]) -> list[tuple[OffloadKey, BlockStatus]] | None:
+        return None
+
+
+def test_a_policy_that_evicts_nothing_is_named() -> None:
+    with pytest.raises(ValueError, match="policy Keeps evicts nothing, although all its 2 blocks are idle"):
+        replay([[1, 2, 3]], Keeps, 2)

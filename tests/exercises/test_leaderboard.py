@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvlab.analysis import replay
 from kvlab.exercises import get_exercise, leaderboard, sample_traces
-from kvlab.exercises.leaderboard import bytes_per_block, replay
+from kvlab.exercises.leaderboard import ORDER, bytes_per_block, hit_rates, through_manager
 from kvlab.plots.bets import hits_by_slots, hits_by_trace
-from kvlab.policies import EvictableListLRUCachePolicy, FullScanLRUCachePolicy
+from kvlab.policies import EvictableListLRUCachePolicy, FullScanLRUCachePolicy, get_policy_class
 
 MINE = get_exercise("your-policy").reference
 
@@ -30,18 +31,41 @@ def test_the_made_traces_are_the_same_everywhere() -> None:
         (MINE, {"chat": 1187, "one-shots": 432, "loop": 0}),
     ],
 )
-def test_hits_in_64_slots(policy: type, hits: dict[str, int]) -> None:
-    assert {name: replay(policy, trace, 64).hits for name, trace in sample_traces().items()} == hits
+def test_hits_in_64_slots_of_a_manager_with_its_pins(policy: type, hits: dict[str, int]) -> None:
+    assert {name: through_manager(policy, trace, 64).hits for name, trace in sample_traces().items()} == hits
+
+
+def test_a_row_is_what_replay_says() -> None:
+    traces = sample_traces()
+    rows = {row.policy: row for row in leaderboard(MINE).rows}
+    for name, policy in (("MyPolicy", MINE), ("arc", "vllm_arc"), ("full_scan_lru", "full_scan_lru")):
+        runs = [replay(trace, policy, 64, ORDER) for trace in traces.values()]
+        assert (rows[name].hits, rows[name].references) == (sum(r.hits for r in runs), sum(r.references for r in runs))
+        assert rows[name].blocks_inspected == sum(
+            through_manager(MINE if policy is MINE else get_policy_class(name), trace, 64).blocks_inspected
+            for trace in traces.values()
+        )
+    assert [rows[n].hits for n in ("cost_aware", "prefix_position", "arc", "full_scan_lru", "MyPolicy")] == [
+        2231, 1954, 1758, 1710, 1619,
+    ]  # fmt: skip
+    rates = hit_rates({"mine": MINE, "best": "belady"}, traces)
+    assert rates["mine"]["one-shots"] == 432 / 2560 and rates["best"]["loop"] == 672 / 960
+
+
+def test_the_caption_says_what_there_was_to_hit() -> None:
+    assert "a cache that never evicts: 3 hits" in repr(
+        leaderboard(traces={"x": [[1, 2, 3], [9], [1, 2, 3]]}, num_blocks=2)
+    )
 
 
 def test_a_request_hits_up_to_its_first_miss() -> None:
     """Blocks 1 2 3 are there, 4 is not: of [1, 2, 4, 3] two hit."""
-    row = replay(FullScanLRUCachePolicy, [[1, 2, 3], [1, 2, 4, 3]], 8)
+    row = through_manager(FullScanLRUCachePolicy, [[1, 2, 3], [1, 2, 4, 3]], 8)
     assert (row.hits, row.references) == (2, 7)
 
 
 def test_everything_hits_the_second_time_in_a_large_cache() -> None:
-    row = replay(EvictableListLRUCachePolicy, [list(range(50))] * 3, 50)
+    row = through_manager(EvictableListLRUCachePolicy, [list(range(50))] * 3, 50)
     assert (row.hits, row.references, row.blocks_inspected) == (100, 150, 0)
 
 

@@ -4,7 +4,7 @@ Notes:
 * A reference is a touch; a block that is not there is then stored, which evicts one when the cache is full. The touch
   of a missing block is what vLLM's connector sends too: ARC learns from it (ghosts).
 * The LRUs the project is about take a shorter way to the same counts: they ignore the touch of a missing block, so they
-  are spared it, and what is resident is read from their map instead of through `get`.
+  are spared it, what is resident is read from their map instead of through `get`, and blocks come in idle.
 * Keys are the trace's integers, not bytes: a policy must treat keys as opaque.
 * Consecutive hits are touched in one call, last first: `touch` walks its keys backwards.
 * The prefix orders say which request a block belongs to: its session, when it came, its length and each block's
@@ -39,6 +39,7 @@ class OffloadPolicy(ReplayPolicy):
         super().__init__(policy.cache_capacity)
         policy.count_inspected = False
         self.policy = policy
+        self.short_way = type(policy) in _SHORT_WAY
         self.size = 0
         self._request: ReqContext | None = None
         self._num_requests = 0
@@ -64,7 +65,7 @@ class OffloadPolicy(ReplayPolicy):
         self.policy.touch((_key(block),), self._request)
 
     def insert(self, block: int) -> None:
-        self.policy.insert(_key(block), self._free.pop() if self._free else self._record(), self._request)
+        self._store(block, self._free.pop() if self._free else self._record())
         self.size += 1
 
     def evict(self, protected: Container[int] = NOTHING) -> bool:
@@ -76,9 +77,9 @@ class OffloadPolicy(ReplayPolicy):
         return True
 
     def access(self, blocks: Iterable[int]) -> int:
-        touch, insert, evict = (cast(Any, getattr(self.policy, name)) for name in ("touch", "insert", "evict"))
-        capacity, request, hits = self.capacity, self._request, 0
-        short_way = type(self.policy) in _SHORT_WAY
+        touch, evict = (cast(Any, getattr(self.policy, name)) for name in ("touch", "evict"))
+        capacity, request, short_way, hits = self.capacity, self._request, self.short_way, 0
+        insert = cast(Any, self.policy.insert) if short_way else self._store
         get = cast(Any, self.policy.blocks.get if short_way else self.policy.get)  # type: ignore[attr-defined]
         run: list[int] = []
         for block in blocks:
@@ -95,7 +96,10 @@ class OffloadPolicy(ReplayPolicy):
                 touch(run[::-1], request)
                 run.clear()
             if self.size >= capacity:
-                ((_, record),) = evict(1, NOTHING)
+                victims = evict(1, NOTHING)
+                if victims is None:
+                    raise ValueError(f"{self._name} evicts nothing, although all its {self.size:,} blocks are idle")
+                record = victims[0][1]
             else:
                 record = self._record()
                 self.size += 1
@@ -110,6 +114,18 @@ class OffloadPolicy(ReplayPolicy):
             if block not in self:
                 self.insert(block)
         self.shrink(set(blocks))
+
+    @property
+    def _name(self) -> str:
+        return f"policy {type(self.policy).__name__}"
+
+    def _store(self, block: int, record: BlockStatus, request: ReqContext | None = None) -> None:
+        """As a manager does: it is being written first, and idle once it is told so."""
+        key = _key(block)
+        record.ref_cnt = -1
+        self.policy.insert(key, record, self._request)
+        record.ref_cnt = 0
+        self.policy.mark_evictable(key)
 
     def _record(self) -> BlockStatus:
         record = SlotsBlockStatus(self.size)
